@@ -1,0 +1,1 @@
+"""What pipelines consume: files that deploy the measured configuration."""

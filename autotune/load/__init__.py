@@ -1,0 +1,1 @@
+"""The load stage: a workload and a server in, a record for each request out."""

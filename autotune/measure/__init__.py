@@ -1,0 +1,1 @@
+"""The measure stage: request records in, figures with intervals out."""

@@ -1,0 +1,48 @@
+"""What a study comes to, so far or at its end: `summary.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autotune.records.trial import SCHEMA_VERSION, Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """Objective of the best over that of the reference, as a ratio > 1 when better, with its interval.
+
+    The interval covers the noise inside one launch of each; launches differ by more (docs/vocabulary.md).
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudySummary:
+    """Numbers of trials: `best` met every SLO, `nearest` is the one that misses least when none did, `reference` is
+    what the gain is measured against. `confirmed` is False while an SLO of the best is unsettled, and always for a
+    simulated study.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    study: str
+    simulated: bool
+    finished: bool
+    stop_reason: str
+    updated_utc: str
+    best: int | None
+    nearest: int | None
+    reference: int | None
+    gain: Gain | None
+    objective: Estimate | None
+    confirmed: bool
+    quality: str
+    launched: int
+    ruled_out: int
+    outcomes: Mapping[str, int]
+    wall_s: float
+    warnings: tuple[str, ...] = ()
+    versions: Mapping[str, str | None] = field(default_factory=dict)

@@ -1,0 +1,346 @@
+"""What one trial produces, in the order in which the stages produce it.
+
+Clocks: fields in `_s` of requests are seconds on their level's monotonic clock (0 when the level began); `_utc` is wall
+time in ISO 8601. Absent is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from autotune.records.spec import Args, Bound, ParamValue
+
+SCHEMA_VERSION = 1
+
+
+# --- space -> engines -----------------------------------------------------------------------------------------------
+
+
+class Role(StrEnum):
+    REFERENCE = "reference"
+    SEARCH = "search"
+
+
+def fingerprint(kind: str, model: str, args: Args) -> str:
+    """First 16 hex digits of the SHA-256 of engine kind, model and arguments: equal means the same launch."""
+    text = json.dumps([kind, model, args], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A configuration that passed every rule.
+
+    `params` are the tuned parameters that are active (engine's own names); `args` is everything the engine is given:
+    fixed arguments, values derived from the workload and `params`, but neither model, host nor port.
+    """
+
+    params: Mapping[str, ParamValue]
+    args: Args
+    role: Role
+    fingerprint: str
+
+
+# --- engines --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """How to start a candidate; a pure function of it. `env` holds only what is added to the tuner's environment.
+
+    `files` maps names inside the trial directory to their text (an options YAML); `redacted` are values that must
+    never reach a record or a log of ours.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    host: str
+    port: int
+    model_name: str
+    files: Mapping[str, str] = field(default_factory=dict)
+    redacted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a server answers the OpenAI API. `api_key` is a secret: never recorded."""
+
+    host: str
+    port: int
+    model_name: str
+    tls: bool = False
+    base_path: str = "/v1"
+    api_key: str | None = field(default=None, repr=False)
+
+
+class Phase(StrEnum):
+    """Where a trial is; also where it failed."""
+
+    LAUNCH = "launch"
+    CANARY = "canary"
+    WARMUP = "warmup"
+    LOAD = "load"
+    STOP = "stop"
+    DONE = "done"
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    SLO_MISS = "slo_miss"
+    UNSURE = "unsure"
+    RULED_OUT = "ruled_out"
+    OOM_STARTUP = "oom_startup"
+    OOM_LOAD = "oom_load"
+    BAD_CONFIG = "bad_config"
+    LAUNCH_FAILED = "launch_failed"
+    READY_TIMEOUT = "ready_timeout"
+    CRASHED_UNDER_LOAD = "crashed_under_load"
+    WRONG_OUTPUT = "wrong_output"
+    CLIENT_LIMITED = "client_limited"
+    ENVIRONMENT = "environment"
+    INTERRUPTED = "interrupted"
+    UNKNOWN = "unknown"
+
+    @property
+    def measured(self) -> bool:
+        """The candidate ran and was judged."""
+        return self in (Outcome.OK, Outcome.SLO_MISS, Outcome.UNSURE)
+
+    @property
+    def teaches_infeasible(self) -> bool:
+        """The engine could not hold this candidate, by the candidate's own fault."""
+        return self in (
+            Outcome.RULED_OUT,
+            Outcome.OOM_STARTUP,
+            Outcome.OOM_LOAD,
+            Outcome.BAD_CONFIG,
+            Outcome.LAUNCH_FAILED,
+            Outcome.READY_TIMEOUT,
+            Outcome.CRASHED_UNDER_LOAD,
+            Outcome.WRONG_OUTPUT,
+        )
+
+
+class Fault(StrEnum):
+    """Whose failure it was, which decides what the study does next."""
+
+    CANDIDATE = "candidate"  # learn it
+    SETUP = "setup"  # the user's: abort the study with the remedy
+    ENVIRONMENT = "environment"  # retry, then stop resumable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a trial gave no measurement: class, whose fault, one line of cause (verbatim where a log has it), remedy."""
+
+    outcome: Outcome
+    fault: Fault
+    phase: Phase
+    cause: str
+    remedy: str = ""
+
+
+# --- load -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPlan:
+    """One request of a level, before it is sent.
+
+    `at_s` is its scheduled time (None: closed loop, sent when a slot is free). Either `prompt_ids` or `messages` is
+    set; `prompt_tokens` is None when only the server can count it. `prefix_group` >= 0 names the shared prefix that
+    its first `prefix_tokens` tokens belong to.
+    """
+
+    index: int
+    at_s: float | None
+    output_tokens: int
+    prompt_tokens: int | None = None
+    prompt_ids: tuple[int, ...] | None = None
+    messages: tuple[Mapping[str, Any], ...] | None = None
+    model: str | None = None
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    prefix_group: int = -1
+    prefix_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelPlan:
+    """A level of load: its requests in order, how they arrive, and when it ends.
+
+    Requests scheduled (closed loop: sent) before `warmup_s` are warm-up; the window of measurement is
+    [warmup_s, warmup_s + duration_s). No request starts after the window; those in flight at its end are given
+    `drain_s` to finish, then cut (error `cut`).
+    """
+
+    requests: tuple[RequestPlan, ...]
+    poisson_rps: float | None
+    concurrency: int | None
+    warmup_s: float
+    duration_s: float
+    drain_s: float = 30.0
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One request as the client saw it. Latency counts from `scheduled_s` (closed loop: from `sent_s`).
+
+    `chunk_s` are the arrival times of every event that carried text (or reasoning), the first being the first token.
+    Token counts are the server's (`usage`), None when it gave none. `error` is None for a success: HTTP status 200, at
+    least one token, no error event, a proper end.
+    """
+
+    index: int
+    scheduled_s: float | None
+    sent_s: float
+    chunk_s: tuple[float, ...] = ()
+    done_s: float | None = None
+    status: int | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    asked_prompt_tokens: int | None = None
+    asked_output_tokens: int
+    finish_reason: str | None = None
+    error: str | None = None
+    warmup: bool = False
+
+    @property
+    def start_s(self) -> float:
+        """What latency counts from."""
+        return self.sent_s if self.scheduled_s is None else self.scheduled_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientHealth:
+    """Whether the load client kept up. Send lag is sent minus scheduled (open loop); CPU is a share of one core."""
+
+    send_lag_p99_ms: float | None
+    cpu_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelRecord:
+    """What a level gave: a record for each request that was sent, in order of index.
+
+    `window_s` is the window of measurement really covered, shorter than planned when the level was stopped
+    (`stopped` says why).
+    """
+
+    plan_seed: int
+    poisson_rps: float | None
+    concurrency: int | None
+    window_s: tuple[float, float]
+    requests: tuple[RequestRecord, ...]
+    client: ClientHealth
+    stopped: str | None = None
+
+
+# --- measure, slo ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A figure with its interval at the objective's confidence and the number of samples behind it.
+
+    `low`/`high` are None where the samples can't bound that side (a p99 of 80 requests has no upper bound).
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One level in numbers: `values` by metric name (`records.metrics`), in that metric's unit."""
+
+    poisson_rps: float | None
+    concurrency: int | None
+    duration_s: float
+    requests: int
+    errors: int
+    values: Mapping[str, Estimate]
+    counters: Mapping[str, float] = field(default_factory=dict)
+    client: ClientHealth | None = None
+    untrusted: tuple[str, ...] = ()
+
+
+class Ruling(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    UNSURE = "unsure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SloRuling:
+    """One SLO judged. `excess` is the relative excess over the limit: (value - limit) / limit, or the shortfall for
+    floors; at most 0 when the value is inside. None when the metric could not be measured."""
+
+    metric: str
+    bound: Bound
+    limit: float
+    estimate: Estimate | None
+    excess: float | None
+    ruling: Ruling
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    slos: tuple[SloRuling, ...]
+    ruling: Ruling
+    untrusted: tuple[str, ...] = ()
+
+
+# --- trial ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleanup:
+    """Proof that a trial left nothing: processes found alive after the stop ladder, whether the port was freed,
+    shared-memory files removed, and how the engine ended."""
+
+    left_processes: int
+    port_free: bool
+    shm_removed: tuple[str, ...] = ()
+    stop_s: float | None = None
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRecord:
+    """Everything about one trial; `trial.json` is this. The Optuna storage is rebuilt from it."""
+
+    schema_version: int = SCHEMA_VERSION
+    study: str
+    number: int
+    role: Role
+    simulated: bool
+    params: Mapping[str, ParamValue]
+    args: Args
+    fingerprint: str
+    model: str
+    argv: tuple[str, ...] = ()
+    outcome: Outcome
+    failure: Failure | None = None
+    objective: Estimate | None = None
+    verdict: Verdict | None = None
+    measurements: tuple[Measurement, ...] = ()
+    startup_s: float | None = None
+    load_s: float = 0.0
+    wall_s: float = 0.0
+    started_utc: str
+    seed: int
+    resolved: Mapping[str, Any] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    versions: Mapping[str, str | None] = field(default_factory=dict)
+    log_tail: tuple[str, ...] = ()
+    cleanup: Cleanup | None = None

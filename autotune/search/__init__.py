@@ -1,0 +1,1 @@
+"""The search stage: trial records in, the next candidate out, through Optuna."""

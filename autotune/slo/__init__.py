@@ -1,0 +1,1 @@
+"""The SLO stage: a measurement in, a verdict out."""

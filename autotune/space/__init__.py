@@ -1,0 +1,1 @@
+"""The space stage: a `SpaceSpec` in, candidates that pass every rule out."""

@@ -1,0 +1,1 @@
+"""One trial: launch, load, measure, judge, stop; and its record on disk."""

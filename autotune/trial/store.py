@@ -1,0 +1,166 @@
+"""The run directory `runs/<study>/`: where everything of a study lies, and the only code that knows its layout.
+
+    study.yaml            the resolved study
+    study.db              Optuna's storage
+    trials/NNNN/          trial.json, engine.log, requests.jsonl.gz
+    summary.json          what the study comes to
+    best/                 files that deploy
+
+Files are written under a temporary name and then replaced, so a reader never sees half of one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from autotune.errors import InputError
+from autotune.records.spec import StudySpec
+from autotune.records.summary import StudySummary
+from autotune.records.trial import SCHEMA_VERSION, LevelRecord, RequestRecord, TrialRecord
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+T = TypeVar("T")
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - heavy
+
+    return TypeAdapter(kind)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write `data` to `path` so that it is there whole or not at all, also across a power cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def to_json(record: object) -> bytes:
+    """Return a record (any dataclass of `records`) as indented JSON; NaN and infinity become null."""
+    data = _adapter(type(record)).dump_json(record, indent=2)
+    assert isinstance(data, bytes)
+    return data + b"\n"
+
+
+def _read(path: Path, kind: type[T]) -> T:
+    from pydantic import ValidationError  # noqa: PLC0415 - heavy
+
+    try:
+        raw = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", "give the folder of a run: runs/<study>") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} can't be read: {error}", "restore it from a copy, or delete its trial") from error
+    version = raw.get("schema_version", SCHEMA_VERSION) if isinstance(raw, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema_version {version}, this autotune reads {SCHEMA_VERSION}", "use its release"
+        )
+    try:
+        record = _adapter(kind).validate_python(raw)
+    except ValidationError as error:
+        raise InputError(f"{path} is not a {kind.__name__}: {error}", "restore it from a copy") from error
+    assert isinstance(record, kind)
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class RunDirectory:
+    """Reads and writes one run; holds no state but its path."""
+
+    path: Path
+
+    @property
+    def study_file(self) -> Path:
+        """The resolved study."""
+        return self.path / "study.yaml"
+
+    @property
+    def spec_file(self) -> Path:
+        """The same as JSON, exactly as the tuner holds it."""
+        return self.path / "study.json"
+
+    @property
+    def storage_url(self) -> str:
+        """Optuna's default storage."""
+        return f"sqlite:///{(self.path / 'study.db').resolve()}"
+
+    @property
+    def best(self) -> Path:
+        """Where the files that deploy lie; absent when nothing met the objective."""
+        return self.path / "best"
+
+    def trial_directory(self, number: int) -> Path:
+        """Folder of trial `number`."""
+        return self.path / "trials" / f"{number:04d}"
+
+    def exists(self) -> bool:
+        """Whether a study has been started here."""
+        return self.spec_file.exists()
+
+    def write_spec(self, spec: StudySpec) -> None:
+        """Keep the resolved study; `study.yaml` beside it is for people."""
+        write_atomically(self.spec_file, to_json(spec))
+
+    def spec(self) -> StudySpec:
+        """Return the resolved study. Raises InputError when this is no run."""
+        if not self.exists():
+            raise InputError(f"{self.path} is not a run: it has no {self.spec_file.name}", "give runs/<study>")
+        return _read(self.spec_file, StudySpec)
+
+    def write_trial(self, record: TrialRecord) -> None:
+        """Write `trial.json`, after which the trial counts as finished."""
+        write_atomically(self.trial_directory(record.number) / "trial.json", to_json(record))
+
+    def trials(self) -> list[TrialRecord]:
+        """Return every finished trial in order of number."""
+        return [_read(path, TrialRecord) for path in sorted(self.path.glob("trials/*/trial.json"))]
+
+    def write_requests(self, number: int, levels: Iterable[LevelRecord]) -> None:
+        """Keep every request of a trial, one JSON line each, with the index of its level."""
+        adapter = _adapter(RequestRecord)
+        lines = (
+            json.dumps({"level": index}).encode()[:-1] + b", " + adapter.dump_json(request)[1:]
+            for index, level in enumerate(levels)
+            for request in level.requests
+        )
+        write_atomically(
+            self.trial_directory(number) / "requests.jsonl.gz", gzip.compress(b"\n".join(lines) + b"\n", mtime=0)
+        )
+
+    def requests(self, number: int) -> Iterator[tuple[int, RequestRecord]]:
+        """Yield (level index, record) for every request of a trial."""
+        adapter = _adapter(RequestRecord)
+        with gzip.open(self.trial_directory(number) / "requests.jsonl.gz") as file:
+            for line in file:
+                fields = json.loads(line)
+                yield fields.pop("level"), adapter.validate_python(fields)
+
+    def write_summary(self, summary: StudySummary) -> None:
+        """Replace `summary.json`."""
+        write_atomically(self.path / "summary.json", to_json(summary))
+
+    def summary(self) -> StudySummary:
+        """Return the last summary written. Raises InputError when there is none."""
+        return _read(self.path / "summary.json", StudySummary)
