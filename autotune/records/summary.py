@@ -38,6 +38,7 @@ class StudySummary:
     reference: int | None
     gain: Gain | None
     objective: Estimate | None
+    settled: bool
     confirmed: bool
     quality: str
     launched: int

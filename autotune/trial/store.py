@@ -17,7 +17,6 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,11 +32,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}  # building one takes milliseconds, a long study reads thousands of records
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - a type, or what pydantic takes for one
     from pydantic import TypeAdapter  # noqa: PLC0415 - heavy
 
-    return TypeAdapter(kind)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -49,8 +52,8 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        Path(name).chmod(0o644)  # mkstemp's 0600 would hide a run from the team
+        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -58,8 +61,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def to_json(record: object) -> bytes:
     """Return a record (any dataclass of `records`) as indented JSON; NaN and infinity become null."""
-    data = _adapter(type(record)).dump_json(record, indent=2)
-    assert isinstance(data, bytes)
+    data: bytes = _adapter(type(record)).dump_json(record, indent=2)
     return data + b"\n"
 
 
@@ -67,7 +69,8 @@ def _read(path: Path, kind: type[T]) -> T:
     from pydantic import ValidationError  # noqa: PLC0415 - heavy
 
     try:
-        raw = json.loads(path.read_bytes())
+        text = path.read_bytes()
+        raw = json.loads(text)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist", "give the folder of a run: runs/<study>") from None
     except (OSError, ValueError) as error:
@@ -78,10 +81,9 @@ def _read(path: Path, kind: type[T]) -> T:
             f"{path} has schema_version {version}, this autotune reads {SCHEMA_VERSION}", "use its release"
         )
     try:
-        record = _adapter(kind).validate_python(raw)
+        record: T = _adapter(kind).validate_json(text)
     except ValidationError as error:
         raise InputError(f"{path} is not a {kind.__name__}: {error}", "restore it from a copy") from error
-    assert isinstance(record, kind)
     return record
 
 

@@ -1,0 +1,43 @@
+# Each target is a line of the README. Python 3.11+ and make are all that a fresh machine needs.
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: setup check format test vllm-env vllm-study test-vllm quickstart bench-simulator
+
+setup: .venv/.installed  ## the tuner and its tools in .venv
+
+.venv/.installed: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,dashboard]'
+	touch $@
+
+check: setup  ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## put the code into its form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: setup  ## every test that needs no engine installed
+	$(BIN)/pytest -m "not vllm and not gpu"
+
+quickstart: setup  ## a study on a simulated H100, in under a minute
+	$(BIN)/autotune study studies/quickstart.yaml
+
+vllm-env: .venv-vllm/.installed  ## a real vLLM for the CPU and a tiny model, in an environment of its own
+
+.venv-vllm/.installed: scripts/vllm_env.sh scripts/make_tiny_model.py
+	sh scripts/vllm_env.sh
+	touch $@
+
+vllm-study: setup vllm-env  ## eight trials on that vLLM, under 15 minutes on 2 cores
+	$(BIN)/autotune study studies/vllm-cpu.yaml
+
+test-vllm: setup vllm-env  ## the tests that launch it
+	$(BIN)/pytest -m vllm
+
+bench-simulator: setup  ## the simulator against published measurements
+	$(BIN)/python -m benchmarks.simulator

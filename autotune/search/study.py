@@ -1,0 +1,223 @@
+"""The Optuna study behind a run: asked for candidates, told records, rebuilt from them when they differ.
+
+Optuna's numbers are the trial numbers everywhere: a proposal that was refused or was launched before keeps its number,
+so that the dashboard, the run directory and the table agree.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from autotune.errors import InputError
+from autotune.records.spec import ParamValue, StudySpec
+from autotune.records.trial import Candidate, TrialRecord
+from autotune.search.samplers import Sampler, make_sampler
+from autotune.search.told import Told, told
+from autotune.space import RuledOut, Space
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.storages import BaseStorage
+
+DUPLICATE_OF = "duplicate_of"
+REFUSALS_PER_TRIAL = 20  # refused proposals cost nothing, but a space of which nearly nothing is allowed must end
+DUPLICATES_IN_A_ROW = 100  # so many repeats in a row mean that the space has been tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """The next candidate, or why the rules refuse it (`refusal`), with the parameters proposed."""
+
+    number: int
+    candidate: Candidate | None
+    params: dict[str, ParamValue] = field(default_factory=dict)
+    refusal: str | None = None
+
+
+class Search:
+    """Proposes candidates and learns from records; the one owner of the Optuna study."""
+
+    def __init__(self, spec: StudySpec, space: Space, storage_url: str, records: Sequence[TrialRecord] = ()) -> None:
+        self._spec = spec
+        self._space = space
+        self._sampler = self._make_sampler(len(records))
+        self._storage = _open_storage(storage_url)
+        self._asked: dict[int, optuna.Trial] = {}
+        self._launched: dict[str, int] = {}
+        self._seen: list[float] = []
+        self.refused = 0
+        self.study = self._open(records)
+
+    @property
+    def next_number(self) -> int:
+        """The number that the next proposal will have."""
+        return len(self.study.get_trials(deepcopy=False))
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether so many proposals were refused that looking on is in vain."""
+        return self.refused >= REFUSALS_PER_TRIAL * self._spec.budget.trials
+
+    def ask(self) -> Proposal | None:
+        """Return the next proposal, or None when the sampler finds nothing that has not been launched yet."""
+        for _ in range(DUPLICATES_IN_A_ROW):
+            trial = self.study.ask()
+            suggestion = self._space.suggest(trial)
+            if isinstance(suggestion, RuledOut):
+                self._asked[trial.number] = trial
+                self.refused += 1
+                return Proposal(
+                    number=trial.number, candidate=None, params=dict(suggestion.params), refusal=suggestion.reason
+                )
+            earlier = self._launched.get(suggestion.fingerprint)
+            if earlier is None:
+                self._asked[trial.number] = trial
+                return Proposal(number=trial.number, candidate=suggestion, params=dict(suggestion.params))
+            trial.set_user_attr(DUPLICATE_OF, earlier)
+            self._fail(trial)
+        return None
+
+    def tell(self, record: TrialRecord) -> None:
+        """Let the sampler learn from `record`; the reference, which was not asked for, is added as it is."""
+        lesson = self._lesson(record)
+        self._remember(record, lesson)
+        trial = self._asked.pop(record.number, None)
+        if trial is None:
+            self.study.add_trial(self._frozen(record, lesson))
+            return
+        for key, value in lesson.constraints.items():
+            trial.set_constraint(key, value)
+        for key, attribute in user_attributes(record).items():
+            trial.set_user_attr(key, attribute)
+        self.study.tell(trial, lesson.value, state=lesson.trial_state)
+
+    def forget(self, number: int) -> None:
+        """Give up a proposal that was interrupted: samplers do not see it."""
+        if trial := self._asked.pop(number, None):
+            self._fail(trial)
+
+    def _fail(self, trial: optuna.Trial) -> None:
+        from optuna.trial import TrialState  # noqa: PLC0415 - heavy
+
+        self.study.tell(trial, state=TrialState.FAIL)
+
+    def _lesson(self, record: TrialRecord) -> Told:
+        return told(record, self._spec.objective, complete_only=self._sampler.complete_only, seen=tuple(self._seen))
+
+    def _remember(self, record: TrialRecord, lesson: Told) -> None:
+        if record.outcome.measured or record.outcome.teaches_infeasible:
+            self._launched.setdefault(record.fingerprint, record.number)
+        if lesson.value is not None:
+            self._seen.append(lesson.value)
+
+    def _make_sampler(self, resumed_after: int) -> Sampler:
+        # A resumed study goes on with another stream of random numbers, else it would propose its first trials again.
+        return make_sampler(
+            self._spec.sampler,
+            seed=self._spec.seed + resumed_after,
+            trials=self._spec.budget.trials,
+            distributions=self._space.distributions(),
+        )
+
+    def _open(self, records: Sequence[TrialRecord]) -> optuna.Study:
+        """Open the study; when what it holds is not what the records say, build it anew from them."""
+        import optuna  # noqa: PLC0415 - heavy
+
+        wanted = self._replay(records)
+        study = self._create()
+        held = study.get_trials(deepcopy=False)
+        if [_essence(trial) for trial in held] != [_essence(trial) for trial in wanted]:
+            optuna.delete_study(study_name=self._spec.name, storage=self._storage)
+            study = self._create()
+            study.add_trials(wanted)
+        return study
+
+    def _create(self) -> optuna.Study:
+        import optuna  # noqa: PLC0415 - heavy
+
+        study = optuna.create_study(
+            storage=self._storage,
+            study_name=self._spec.name,
+            sampler=self._sampler.sampler,
+            direction=self._spec.objective.direction.value,
+            load_if_exists=True,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            study.set_metric_names([self._spec.objective.metric])
+        return study
+
+    def _replay(self, records: Sequence[TrialRecord]) -> list[optuna.trial.FrozenTrial]:
+        """Every trial as Optuna should hold it; numbers without a record (duplicates, killed) are failed trials."""
+        from optuna.trial import TrialState, create_trial  # noqa: PLC0415 - heavy
+
+        wanted: list[optuna.trial.FrozenTrial] = []
+        for record in records:
+            while len(wanted) < record.number:
+                wanted.append(create_trial(state=TrialState.FAIL))
+            lesson = self._lesson(record)
+            self._remember(record, lesson)
+            wanted.append(self._frozen(record, lesson))
+        return wanted
+
+    def _frozen(self, record: TrialRecord, lesson: Told) -> optuna.trial.FrozenTrial:
+        from optuna.trial import create_trial  # noqa: PLC0415 - heavy
+
+        known = self._space.in_domain({**record.resolved, **record.args, **record.params})
+        return create_trial(
+            state=lesson.trial_state,
+            value=lesson.value,
+            params=dict(known),
+            distributions={name: self._space.distributions()[name] for name in known},
+            user_attrs=user_attributes(record),
+            constraints=dict(lesson.constraints),
+        )
+
+
+def _essence(trial: optuna.trial.FrozenTrial) -> tuple[Any, ...]:
+    return (trial.state, trial.values, trial.params, dict(sorted(trial.constraints.items())))
+
+
+def _open_storage(url: str) -> BaseStorage:
+    from optuna.storages import get_storage  # noqa: PLC0415 - heavy
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - heavy
+
+    try:
+        return get_storage(url)
+    except (SQLAlchemyError, RuntimeError, ImportError, ValueError) as error:
+        raise InputError(
+            f"Optuna's storage can't be opened: {error}",
+            "every trial.json is kept apart from it: move study.db away and start again with --resume",
+        ) from error
+
+
+SHOWN_METRICS = ("ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "output_tok_per_s", "error_ratio")
+
+
+def user_attributes(record: TrialRecord) -> dict[str, Any]:
+    """Return what Optuna Dashboard shows of a trial: outcome, verdict, cause, metrics, and the arguments launched."""
+    attributes: dict[str, Any] = {
+        "outcome": record.outcome.value,
+        "role": record.role.value,
+        "fingerprint": record.fingerprint,
+        "args": dict(record.args),
+    }
+    if record.simulated:
+        attributes["simulated"] = True
+    if record.failure:
+        attributes |= {"cause": record.failure.cause, "remedy": record.failure.remedy}
+    if record.startup_s is not None:
+        attributes["startup_s"] = round(record.startup_s, 2)
+    if record.verdict:
+        attributes["verdict"] = record.verdict.ruling.value
+        for slo in record.verdict.slos:
+            attributes[f"slo {slo.metric}"] = f"{slo.ruling.value} (limit {slo.limit:g})"
+            if slo.estimate:
+                attributes[slo.metric] = round(slo.estimate.value, 3)
+    if record.measurements:
+        values = record.measurements[-1].values
+        attributes |= {name: round(values[name].value, 3) for name in SHOWN_METRICS if name in values}
+    return attributes
