@@ -47,6 +47,7 @@ def study(
     ] = False,
 ) -> None:
     """Run a study: launch, load and judge configurations until the budget is spent."""
+    from autotune.engines.base import engine_for
     from autotune.pipeline import read_study, run_study
     from autotune.report.live import LiveView
     from autotune.report.show import show
@@ -54,8 +55,8 @@ def study(
 
     spec = read_study(file)
     run = RunDirectory(runs / spec.name)
-    with LiveView(spec, run.trials() if resume else []) as view:
-        summary = run_study(spec, run, view, resume=resume)
+    with LiveView(spec, finished=run.trials() if resume else []) as view:
+        summary = run_study(spec, engine_for(spec), run, view, resume=resume)
     show(run)
     if summary.best is None or not (summary.settled or accept_unsure):
         raise typer.Exit(ExitCode.NOTHING_FEASIBLE)
@@ -120,12 +121,12 @@ def objectives(
 
 def _list_shipped(kind: str, files: dict[str, Path], name: str | None) -> None:
     from autotune.errors import InputError
-    from autotune.study import description_of
+    from autotune.study import shipped_description
 
     if name is None:
         width = max(map(len, files))
         for shipped, path in sorted(files.items()):
-            typer.echo(f"{shipped:<{width}}  {description_of(path)}")
+            typer.echo(f"{shipped:<{width}}  {shipped_description(path)}")
     elif name in files:
         typer.echo(files[name].read_text(), nl=False)
     else:

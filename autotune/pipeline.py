@@ -9,17 +9,19 @@ import fcntl
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
-from autotune import engines, space, study
+from autotune import space, study
 from autotune.deploy import write_best
+from autotune.engines.base import Engine, engine_for
 from autotune.engines.hardware import host_versions, visible_gpus
-from autotune.errors import EnvironmentFault, InputError
-from autotune.records.spec import StudySpec
+from autotune.errors import EnvironmentFault, InputError, Problem
+from autotune.records.spec import Args, EngineKind, StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import (
     Candidate,
@@ -53,12 +55,22 @@ class View(Protocol):
 
 def read_study(path: Path) -> StudySpec:
     """Return the study in `path`, checked by every stage. Raises StudyFileError with all its problems."""
-    return study.load_study(
-        path, checks=(space.space_problems, engines.engine_problems), read_incumbent=engines.read_incumbent
-    )
+    return study.load_study(path, checks=(space.space_problems, _engine_problems), read_incumbent=_read_incumbent)
 
 
-def run_study(spec: StudySpec, run: RunDirectory, view: View, *, resume: bool = False) -> StudySummary:
+def _engine_problems(spec: StudySpec) -> Iterable[Problem]:
+    return engine_for(spec).problems(spec)
+
+
+def _read_incumbent(kind: EngineKind, text: str) -> Args:
+    if kind not in (EngineKind.VLLM, EngineKind.SIMULATED):
+        raise InputError(f"an incumbent of engine {kind.value} can't be read yet", "leave `incumbent` out")
+    from autotune.engines.vllm.incumbent import read_incumbent  # noqa: PLC0415 - only the engine asked for is loaded
+
+    return read_incumbent(text)
+
+
+def run_study(spec: StudySpec, engine: Engine, run: RunDirectory, view: View, *, resume: bool = False) -> StudySummary:
     """Run the study until its budget is spent, and return what it comes to; `best/` is written when something did.
 
     Raises InputError when the run exists and `resume` is not set (or the other way round, or the study changed),
@@ -67,7 +79,7 @@ def run_study(spec: StudySpec, run: RunDirectory, view: View, *, resume: bool = 
     """
     with _locked(run), _interrupts():
         records = _open_run(spec, run, resume=resume)
-        keeper = _Study(spec=spec, run=run, view=view, records=records)
+        keeper = _Study(spec=spec, engine=engine, run=run, view=view, records=records)
         try:
             stop_reason = keeper.search()
         except BaseException as error:
@@ -85,6 +97,7 @@ class _Study:
     """The state of a running study: its records so far, and when it began."""
 
     spec: StudySpec
+    engine: Engine
     run: RunDirectory
     view: View
     records: list[TrialRecord]
@@ -119,10 +132,9 @@ class _Study:
         return "budget spent"
 
     def _setting(self) -> TrialSetting:
-        engine = engines.engine_for(self.spec)
-        gpus = tuple(gpu.id for gpu in visible_gpus(self.spec.hardware.gpus)) if not engine.simulated else ()
-        versions = {**host_versions(), **engine.versions()}
-        return TrialSetting(spec=self.spec, engine=engine, run=self.run, gpus=gpus, versions=versions)
+        gpus = tuple(gpu.id for gpu in visible_gpus(self.spec.hardware.gpus)) if not self.engine.simulated else ()
+        versions = {**host_versions(), **self.engine.versions()}
+        return TrialSetting(spec=self.spec, engine=self.engine, run=self.run, gpus=gpus, versions=versions)
 
     def _go_on(self, search: Search) -> str:
         """`go on`, or why not; empty when the budget of launches is spent."""
@@ -148,18 +160,24 @@ class _Study:
 
     def _launch(self, setting: TrialSetting, candidate: Candidate, number: int) -> TrialRecord:
         """Run a trial; what the environment spoilt is tried again, what the user's set-up spoils ends the study."""
-        for attempt in range(ENVIRONMENT_RETRIES + 1):
+        for attempt in count():
             record = run_trial(setting, candidate, number, lambda text: self.view.phase(number, candidate, text))
             failure = record.failure
             if failure is None or failure.fault is Fault.CANDIDATE:
                 return record
             if failure.fault is Fault.SETUP:
-                raise EnvironmentFault(f"the engine can't run: {failure.cause}", _advice(failure, self.run, number))
+                raise EnvironmentFault(f"the engine can't run: {failure.cause}", self._advice(failure, number))
+            if attempt == ENVIRONMENT_RETRIES:
+                raise EnvironmentFault(
+                    f"trial {number} failed {attempt + 1} times by the machine's state: {failure.cause}",
+                    self._advice(failure, number) + "; finished trials are kept: go on with --resume",
+                )
             self.view.message(f"trial {number}, attempt {attempt + 1}: {failure.cause.strip().splitlines()[-1]}")
-        raise EnvironmentFault(
-            f"trial {number} failed {ENVIRONMENT_RETRIES + 1} times by the machine's state: {failure.cause}",
-            _advice(failure, self.run, number) + "; finished trials are kept: go on with --resume",
-        )
+        raise AssertionError  # unreachable: count() has no end
+
+    def _advice(self, failure: Failure, number: int) -> str:
+        log = self.run.trial_directory(number) / "engine.log"
+        return f"{failure.remedy or 'the cause stands in the log'}; whole log: {log}"
 
     def _keep(self, search: Search, record: TrialRecord) -> None:
         """The record on disk is the truth, so it comes first; Optuna and the summary can be rebuilt from it."""
@@ -178,11 +196,6 @@ class _Study:
             best = by_number[summary.best]
             write_best(self.run, self.spec, best, by_number.get(summary.reference or 0), summary)
         return summary
-
-
-def _advice(failure: Failure, run: RunDirectory, number: int) -> str:
-    log = run.trial_directory(number) / "engine.log"
-    return f"{failure.remedy or 'the cause stands in the log'}; whole log: {log}"
 
 
 def _ruled_out(setting: TrialSetting, proposal: Proposal) -> TrialRecord:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any
 
 from autotune.records.spec import Args, Bound, ParamValue
@@ -175,10 +176,11 @@ class LevelPlan:
 
     Requests scheduled (closed loop: sent) before `warmup_s` are warm-up; the window of measurement is
     [warmup_s, warmup_s + duration_s). No request starts after the window; those in flight at its end are given
-    `drain_s` to finish, then cut (error `cut`).
+    `drain_s` to finish, then cut (error `cut`). A closed loop may have endless requests, made on access: never copy
+    them whole.
     """
 
-    requests: tuple[RequestPlan, ...]
+    requests: Sequence[RequestPlan]
     poisson_rps: float | None
     concurrency: int | None
     warmup_s: float
@@ -216,10 +218,36 @@ class RequestRecord:
         """What latency counts from."""
         return self.sent_s if self.scheduled_s is None else self.scheduled_s
 
+    @property
+    def ttft_ms(self) -> float | None:
+        """Start to the first token; None before it came."""
+        return (self.chunk_s[0] - self.start_s) * 1e3 if self.chunk_s else None
+
+    @property
+    def e2e_ms(self) -> float | None:
+        """Start to the end of the answer; None for an answer that never ended."""
+        return None if self.done_s is None else (self.done_s - self.start_s) * 1e3
+
+    @property
+    def tpot_ms(self) -> float | None:
+        """(last token - first token) / (output tokens - 1); None for one token, or when the server counted none."""
+        if not self.chunk_s or self.output_tokens is None or self.output_tokens < 2:
+            return None
+        return (self.chunk_s[-1] - self.chunk_s[0]) * 1e3 / (self.output_tokens - 1)
+
+    @property
+    def itl_ms(self) -> tuple[float, ...]:
+        """Gaps between chunks, per token: where chunks carry several tokens, each gap is divided by the request's
+        (output tokens - 1) / (chunks - 1), so that the mean is the TPOT. Empty below two chunks."""
+        gaps = len(self.chunk_s) - 1
+        tokens_a_gap = max(1.0, ((self.output_tokens or 0) - 1) / gaps) if gaps > 0 else 1.0
+        return tuple((b - a) * 1e3 / tokens_a_gap for a, b in pairwise(self.chunk_s))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientHealth:
-    """Whether the load client kept up. Send lag is sent minus scheduled (open loop); CPU is a share of one core."""
+    """Whether the load client kept up. Send lag is sent minus scheduled (closed loop: minus the time that the slot was
+    free); CPU is a share of one core."""
 
     send_lag_p99_ms: float | None
     cpu_ratio: float | None
@@ -259,6 +287,20 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Violations:
+    """How often one SLO's limit was exceeded: `violated` of `judged` samples (requests; gaps for ITL), `censored` more
+    were cut before it could be told. `inflation` >= 1: the variance of `violated` over that of independent samples.
+    """
+
+    metric: str
+    limit: float
+    judged: int
+    violated: int
+    censored: int
+    inflation: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """One level in numbers: `values` by metric name (`records.metrics`), in that metric's unit."""
 
@@ -268,6 +310,7 @@ class Measurement:
     requests: int
     errors: int
     values: Mapping[str, Estimate]
+    violations: tuple[Violations, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     client: ClientHealth | None = None
     untrusted: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.errors import InputError
 from autotune.records.spec import SamplerSpec
@@ -79,7 +79,7 @@ def _grid(seed: int, trials: int, distributions: Mapping[str, BaseDistribution])
     return Sampler(GridSampler(_grid_points(distributions, trials), seed=seed))
 
 
-def _grid_points(distributions: Mapping[str, BaseDistribution], trials: int) -> dict[str, list[object]]:
+def _grid_points(distributions: Mapping[str, BaseDistribution], trials: int) -> dict[str, list[Any]]:
     """Every choice, and for ranges as many evenly spaced values as let the grid come near the budget."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: PLC0415
 
@@ -89,13 +89,13 @@ def _grid_points(distributions: Mapping[str, BaseDistribution], trials: int) -> 
         if isinstance(dist, CategoricalDistribution):
             choices *= len(dist.choices)
     each = max(2, round((trials / choices) ** (1 / len(ranges)))) if ranges else 1
-    points: dict[str, list[object]] = {}
+    points: dict[str, list[Any]] = {}
     for name, dist in distributions.items():
         if isinstance(dist, CategoricalDistribution):
             points[name] = list(dist.choices)
         elif isinstance(dist, IntDistribution):
             values = _spaced(dist.low, dist.high, each, log=dist.log)
-            points[name] = sorted({dist.low + round((value - dist.low) / dist.step) * dist.step for value in values})
+            points[name] = [*sorted({dist.low + round((v - dist.low) / dist.step) * dist.step for v in values})]
         elif isinstance(dist, FloatDistribution):
             points[name] = list(_spaced(dist.low, dist.high, each, log=dist.log))
     return points

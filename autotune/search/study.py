@@ -41,9 +41,12 @@ class Search:
     """Proposes candidates and learns from records; the one owner of the Optuna study."""
 
     def __init__(self, spec: StudySpec, space: Space, storage_url: str, records: Sequence[TrialRecord] = ()) -> None:
+        import optuna  # noqa: PLC0415 - heavy
+
         self._spec = spec
         self._space = space
         self._sampler = self._make_sampler(len(records))
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # its INFO lines would break the live view
         self._storage = _open_storage(storage_url)
         self._asked: dict[int, optuna.Trial] = {}
         self._launched: dict[str, int] = {}

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from autotune import load, measure, slo
-from autotune.engines.base import Engine, LaunchError, Server
-from autotune.records.spec import Length, ObjectiveSpec, StudySpec
+from autotune.engines.base import Engine, LaunchError, Server, VirtualServer
+from autotune.records.spec import FixedLength, Length, ObjectiveSpec, StudySpec
 from autotune.records.trial import (
     Candidate,
     Estimate,
@@ -36,6 +36,11 @@ DEATH_WATCH_S = 6.0  # vLLM's API server outlives a killed worker by about 3 s
 LOG_TAIL_LINES = 40
 
 OnPhase = Callable[[str], None]
+_PHASE_WORDS = {
+    load.LevelPhase.WARMUP: "warming up",
+    load.LevelPhase.WINDOW: "measuring",
+    load.LevelPhase.DRAIN: "draining",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +73,8 @@ def run_trial(setting: TrialSetting, candidate: Candidate, number: int, on_phase
             record,
             outcome=error.failure.outcome,
             failure=error.failure,
-            log_tail=tuple(error.log_tail),
+            argv=error.argv,
+            log_tail=error.log_tail,
             cleanup=error.cleanup,
         )
     except Exception:  # noqa: BLE001 - the trial boundary: our own fault must not end a study, nor teach anything
@@ -166,18 +172,16 @@ def level_seed(study_seed: int, index: int) -> int:
 
 
 def _run_level(server: Server, plan: LevelPlan, objective: ObjectiveSpec, on_phase: OnPhase) -> LevelRecord:
-    if server.run_level is not None:
+    if isinstance(server, VirtualServer):
         on_phase("simulating")
         return server.run_level(plan)
-    end_s = plan.warmup_s + plan.duration_s
+    shown: load.LevelPhase | None = None
 
     def show(progress: load.Progress) -> None:
-        if progress.elapsed_s < plan.warmup_s:
-            on_phase("warming up")
-        elif progress.elapsed_s < end_s:
-            on_phase(f"measuring, {end_s - progress.elapsed_s:.0f} s left")
-        else:
-            on_phase(f"draining {progress.in_flight} requests")
+        nonlocal shown
+        if progress.phase is not shown:
+            shown = progress.phase
+            on_phase(_PHASE_WORDS[shown])
 
     return load.run_level(server.endpoint, plan, on_progress=show, should_stop=slo.overload_guard(objective))
 
@@ -185,7 +189,7 @@ def _run_level(server: Server, plan: LevelPlan, objective: ObjectiveSpec, on_pha
 def _canary(objective: ObjectiveSpec, server: Server, on_phase: OnPhase) -> Failure | None:
     """Send one longest request alone: servers that die on the first request, or hold one that can't fit for ever, are
     common."""
-    if server.run_level is not None or objective.workload.dataset is not None:
+    if isinstance(server, VirtualServer) or objective.workload.dataset is not None:
         return None
     on_phase("canary")
     request = longest_request(objective)
@@ -220,7 +224,7 @@ def longest(length: Length | None) -> int:
     """The longest that a length can be, in tokens; 1 where none is given."""
     if length is None:
         return 1
-    return getattr(length, "tokens", None) or getattr(length, "high", 1)
+    return length.tokens if isinstance(length, FixedLength) else length.high
 
 
 def _death(server: Server, level: LevelRecord) -> Failure | None:

@@ -1,0 +1,198 @@
+"""The study loop over a scripted engine: what is launched, learned, kept, resumed and handed over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from optuna.trial import TrialState
+
+from autotune.errors import EnvironmentFault, InputError
+from autotune.pipeline import run_study
+from autotune.records.spec import BudgetSpec, Choice, ParameterSpec, SpaceSpec, StudySpec
+from autotune.records.summary import StudySummary
+from autotune.records.trial import Candidate, Failure, Fault, Outcome, Role
+from autotune.trial.store import RunDirectory
+from tests.builders import objective, space_spec, study_spec
+from tests.fakes import ListView, Script, ScriptedEngine, failure
+
+
+def _ttft_by_seqs(candidate: Candidate, _: int) -> float:
+    return 50.0 + float(candidate.args.get("max_num_seqs", 256)) / 10
+
+
+def _run(
+    path: Path, script: Script, spec: StudySpec | None = None, *, resume: bool = False
+) -> tuple[StudySummary, ScriptedEngine, RunDirectory]:
+    engine, run = ScriptedEngine(script), RunDirectory(path / "run")
+    summary = run_study(spec or study_spec(), engine, run, ListView(), resume=resume)
+    return summary, engine, run
+
+
+def test_a_study_launches_its_budget_and_hands_over_the_best(tmp_path: Path) -> None:
+    summary, engine, run = _run(tmp_path, _ttft_by_seqs)
+    records = run.trials()
+    assert len(engine.launched) == 6
+    assert engine.launched[0].role is Role.REFERENCE
+    assert summary.finished
+    assert summary.best is not None
+    best = next(record for record in records if record.number == summary.best)
+    fastest = min(records, key=lambda record: float(record.args.get("max_num_seqs", 256)))
+    assert best.objective is not None
+    assert fastest.objective is not None
+    assert best.objective.value == pytest.approx(fastest.objective.value, rel=0.02)
+    assert (run.best / "best.json").exists()
+    assert engine.open_servers == 0
+
+
+def test_nothing_is_launched_twice_and_a_small_space_ends_the_study(tmp_path: Path) -> None:
+    space = SpaceSpec(
+        name="tiny",
+        engine=space_spec().engine,
+        parameters=(ParameterSpec(name="block_size", domain=Choice(values=(16, 32, 64))),),
+    )
+    spec = study_spec(search_space=space, budget=BudgetSpec(trials=40))
+    summary, engine, _ = _run(tmp_path, lambda *_: 50.0, spec)
+    prints = [candidate.fingerprint for candidate in engine.launched]
+    assert len(prints) == len(set(prints)) == 4
+    assert "has been launched" in summary.stop_reason
+
+
+def test_optuna_and_the_records_tell_the_same_story(tmp_path: Path) -> None:
+    import optuna
+
+    def script(candidate: Candidate, launches: int) -> Failure | float:
+        return failure(Outcome.OOM_STARTUP) if launches == 3 else _ttft_by_seqs(candidate, launches)
+
+    _, _, run = _run(tmp_path, script)
+    study = optuna.load_study(study_name="test", storage=run.storage_url)
+    for record in run.trials():
+        held = study.trials[record.number]
+        assert held.user_attrs["outcome"] == record.outcome.value
+        if record.outcome.measured:
+            assert record.objective is not None
+            assert held.value == record.objective.value
+        assert dict(record.params) == held.params or record.role is Role.REFERENCE
+    crashed = next(record for record in run.trials() if record.outcome is Outcome.OOM_STARTUP)
+    assert study.trials[crashed.number].state is TrialState.PRUNED
+    assert study.trials[crashed.number].constraints["launch"] == 2.0
+
+
+def test_when_nothing_meets_the_objective_there_is_a_nearest_and_no_best(tmp_path: Path) -> None:
+    summary, _, run = _run(tmp_path, lambda candidate, _: 5_000.0 + candidate.args.get("max_num_seqs", 300))
+    assert summary.best is None
+    nearest = next(record for record in run.trials() if record.number == summary.nearest)
+    assert nearest.args.get("max_num_seqs", 300) == min(r.args.get("max_num_seqs", 300) for r in run.trials())
+    assert not run.best.exists()
+
+
+@pytest.mark.parametrize("launches", [1, 2, 4])
+def test_an_interrupt_stops_the_engine_and_a_resume_repeats_nothing(tmp_path: Path, launches: int) -> None:
+    def interrupting(candidate: Candidate, so_far: int) -> float | BaseException:
+        return KeyboardInterrupt() if so_far == launches else _ttft_by_seqs(candidate, so_far)
+
+    engine, run = ScriptedEngine(interrupting), RunDirectory(tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run_study(study_spec(), engine, run, ListView())
+    assert engine.open_servers == 0
+    before = run.trials()
+    assert len(before) == launches - 1
+    assert run.summary().stop_reason == "interrupted"
+    summary, second, _ = _run(tmp_path, _ttft_by_seqs, resume=True)
+    assert run.trials()[: len(before)] == before
+    assert len(second.launched) == 6 - len(before)
+    assert summary.launched == 6
+    launched = [record.fingerprint for record in run.trials() if record.outcome is not Outcome.RULED_OUT]
+    assert len(set(launched)) == len(launched) == 6
+
+
+def test_a_resume_rebuilds_a_storage_that_lost_or_never_had_the_trials(tmp_path: Path) -> None:
+    import optuna
+
+    _, _, run = _run(tmp_path, _ttft_by_seqs)
+    (run.path / "study.db").unlink()
+    summary, engine, _ = _run(tmp_path, _ttft_by_seqs, resume=True)
+    assert engine.launched == []
+    assert summary.launched == 6
+    study = optuna.load_study(study_name="test", storage=run.storage_url)
+    assert [trial.number for trial in study.trials if trial.value is not None] == [r.number for r in run.trials()]
+
+
+def test_a_finished_study_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
+    _run(tmp_path, _ttft_by_seqs)
+    summary, engine, _ = _run(tmp_path, _ttft_by_seqs, study_spec(budget=BudgetSpec(trials=8)), resume=True)
+    assert len(engine.launched) == 2
+    assert summary.launched == 8
+
+
+def test_a_started_study_is_not_overwritten(tmp_path: Path) -> None:
+    _run(tmp_path, _ttft_by_seqs)
+    with pytest.raises(InputError, match="--resume"):
+        _run(tmp_path, _ttft_by_seqs)
+
+
+def test_a_changed_study_is_not_resumed(tmp_path: Path) -> None:
+    _run(tmp_path, _ttft_by_seqs)
+    with pytest.raises(InputError, match="objective"):
+        _run(tmp_path, _ttft_by_seqs, study_spec(objective=objective(confidence=0.9)), resume=True)
+
+
+def test_resuming_nothing_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no study to resume"):
+        _run(tmp_path, _ttft_by_seqs, resume=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_users_setup_ends_the_study_with_its_remedy(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="scripted"):
+        _run(tmp_path, lambda *_: failure(Outcome.LAUNCH_FAILED, Fault.SETUP))
+    assert RunDirectory(tmp_path / "run").trials() == []
+
+
+def test_what_the_machine_spoils_is_tried_again_and_never_taught(tmp_path: Path) -> None:
+    def once(candidate: Candidate, launches: int) -> Failure | float:
+        spoilt = failure(Outcome.ENVIRONMENT, Fault.ENVIRONMENT)
+        return spoilt if launches == 2 else _ttft_by_seqs(candidate, launches)
+
+    summary, engine, run = _run(tmp_path, once)
+    assert len(engine.launched) == 7
+    assert all(record.outcome.measured for record in run.trials())
+    assert summary.launched == 6
+
+
+def test_a_machine_that_stays_broken_ends_the_study_resumably(tmp_path: Path) -> None:
+    def broken(candidate: Candidate, launches: int) -> Failure | float:
+        spoilt = failure(Outcome.ENVIRONMENT, Fault.ENVIRONMENT)
+        return spoilt if launches > 2 else _ttft_by_seqs(candidate, launches)
+
+    with pytest.raises(EnvironmentFault, match="3 times"):
+        _run(tmp_path, broken)
+    assert len(RunDirectory(tmp_path / "run").trials()) == 2
+    summary, _, _ = _run(tmp_path, _ttft_by_seqs, resume=True)
+    assert summary.launched == 6
+
+
+def test_our_own_fault_under_load_is_kept_with_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFault, match="ZeroDivisionError"):
+        _run(tmp_path, lambda *_: ZeroDivisionError("ours"))
+
+
+def test_a_second_tuner_on_the_same_run_is_refused(tmp_path: Path) -> None:
+    inner: list[str] = []
+
+    def nested(candidate: Candidate, launches: int) -> float:
+        if launches == 1:
+            with pytest.raises(InputError, match="another autotune"):
+                _run(tmp_path, _ttft_by_seqs, resume=True)
+            inner.append("refused")
+        return _ttft_by_seqs(candidate, launches)
+
+    _run(tmp_path, nested)
+    assert inner == ["refused"]
+
+
+def test_the_same_seed_proposes_the_same_candidates(tmp_path: Path) -> None:
+    _, first, _ = _run(tmp_path / "a", _ttft_by_seqs)
+    _, second, _ = _run(tmp_path / "b", _ttft_by_seqs)
+    _, other, _ = _run(tmp_path / "c", _ttft_by_seqs, study_spec(seed=2))
+    assert first.launched == second.launched != other.launched
