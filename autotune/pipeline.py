@@ -163,6 +163,9 @@ class _Study:
         for attempt in count():
             record = run_trial(setting, candidate, number, lambda text: self.view.phase(number, candidate, text))
             failure = record.failure
+            if record.outcome is Outcome.CLIENT_LIMITED and attempt == 0:
+                self.view.message(f"trial {number} is tried again: the load client could not keep up")
+                continue
             if failure is None or failure.fault is Fault.CANDIDATE:
                 return record
             if failure.fault is Fault.SETUP:

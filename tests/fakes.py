@@ -26,7 +26,8 @@ from autotune.records.trial import (
 )
 
 Script = Callable[[Candidate, int], "Failure | float | BaseException"]
-"""(candidate, launches so far) -> a failure at launch, an exception to raise under load, or the TTFT in ms."""
+"""(candidate, launches so far) -> a failure at launch, an exception to raise under load, or the TTFT in ms; a negative
+TTFT is served by a load client that can't keep up."""
 
 
 def failure(outcome: Outcome, fault: Fault = Fault.CANDIDATE) -> Failure:
@@ -67,7 +68,7 @@ class ScriptedServer:
     def run_level(self, plan: LevelPlan) -> LevelRecord:
         if isinstance(self.result, BaseException):
             raise self.result
-        ttft_s, requests, start_s = self.result / 1e3, [], 0.0
+        ttft_s, requests, start_s = abs(self.result) / 1e3, [], 0.0
         for index in range(200):
             first_s = start_s + ttft_s
             chunks = tuple(first_s + 0.01 * token for token in range(plan.requests[index].output_tokens))
@@ -94,7 +95,7 @@ class ScriptedServer:
             concurrency=1,
             window_s=(0.0, start_s),
             requests=tuple(requests),
-            client=ClientHealth(send_lag_p99_ms=None, cpu_ratio=0.01),
+            client=ClientHealth(send_lag_p99_ms=None, cpu_ratio=0.01 if self.result > 0 else 0.99),
         )
 
 

@@ -8,7 +8,11 @@ from autotune.measure.samples import Samples
 from autotune.records.trial import ClientHealth, LevelRecord, RequestRecord
 
 SEND_LAG_P99_MS = 5.0
-"""Beyond this the client, not the server, shapes the arrivals: a tenth of a tight TTFT limit."""
+"""Open loop: beyond this the client, not the server, shapes the arrivals: a tenth of a tight TTFT limit."""
+
+SEND_LAG_TO_E2E_RATIO = 0.05
+"""Closed loop: latency counts from the sending, so a late client only leaves its slot idle. Idle for this share of the
+median E2E, and throughput is understated by as much."""
 
 CPU_RATIO = 0.7
 """A client core busier than this delays what it times."""
@@ -22,14 +26,22 @@ FEW_REQUESTS = 20
 
 def doubts(level: LevelRecord, samples: Samples) -> Iterator[str]:
     """Yield the reasons to distrust the level; none when all fits."""
-    yield from _client(level.client)
+    yield from _lag(level, samples)
+    yield from _busy(level.client)
     yield from _lengths(samples.succeeded)
     yield from _outcomes(level, samples)
 
 
-def _client(client: ClientHealth) -> Iterator[str]:
-    if client.send_lag_p99_ms is not None and client.send_lag_p99_ms > SEND_LAG_P99_MS:
-        yield f"client limited: p99 send lag {client.send_lag_p99_ms:.1f} ms > {SEND_LAG_P99_MS:g} ms"
+def _lag(level: LevelRecord, samples: Samples) -> Iterator[str]:
+    lag_ms, limit_ms = level.client.send_lag_p99_ms, SEND_LAG_P99_MS
+    latencies_ms = sorted(e2e for r in samples.succeeded if (e2e := r.e2e_ms) is not None)
+    if level.poisson_rps is None and latencies_ms:
+        limit_ms = max(limit_ms, SEND_LAG_TO_E2E_RATIO * latencies_ms[len(latencies_ms) // 2])
+    if lag_ms is not None and lag_ms > limit_ms:
+        yield f"client limited: p99 send lag {lag_ms:.1f} ms > {limit_ms:.3g} ms"
+
+
+def _busy(client: ClientHealth) -> Iterator[str]:
     if client.cpu_ratio is not None and client.cpu_ratio > CPU_RATIO:
         yield f"client limited: its core was {client.cpu_ratio:.0%} busy > {CPU_RATIO:.0%}"
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 from autotune import load, measure, slo
 from autotune.engines.base import Engine, LaunchError, Server, VirtualServer
+from autotune.errors import EnvironmentFault
 from autotune.records.spec import FixedLength, Length, ObjectiveSpec, StudySpec
 from autotune.records.trial import (
     Candidate,
@@ -77,16 +78,17 @@ def run_trial(setting: TrialSetting, candidate: Candidate, number: int, on_phase
             log_tail=error.log_tail,
             cleanup=error.cleanup,
         )
+    except EnvironmentFault as error:
+        record = _failed(record, Outcome.ENVIRONMENT, str(error), error.hint)
     except Exception:  # noqa: BLE001 - the trial boundary: our own fault must not end a study, nor teach anything
-        failure = Failure(
-            outcome=Outcome.UNKNOWN,
-            fault=Fault.ENVIRONMENT,
-            phase=Phase.LOAD,
-            cause=traceback.format_exc(),
-            remedy="this is a fault of autotune: please report it with this trial.json",
-        )
-        record = replace(record, outcome=failure.outcome, failure=failure)
+        remedy = "this is a fault of autotune: please report it with the trial's folder"
+        record = _failed(record, Outcome.UNKNOWN, traceback.format_exc(), remedy)
     return replace(record, wall_s=time.monotonic() - begun)
+
+
+def _failed(record: TrialRecord, outcome: Outcome, cause: str, remedy: str) -> TrialRecord:
+    failure = Failure(outcome=outcome, fault=Fault.ENVIRONMENT, phase=Phase.LOAD, cause=cause, remedy=remedy)
+    return replace(record, outcome=outcome, failure=failure)
 
 
 def blank_record(setting: TrialSetting, candidate: Candidate, number: int) -> TrialRecord:
@@ -183,7 +185,9 @@ def _run_level(server: Server, plan: LevelPlan, objective: ObjectiveSpec, on_pha
             shown = progress.phase
             on_phase(_PHASE_WORDS[shown])
 
-    return load.run_level(server.endpoint, plan, on_progress=show, should_stop=slo.overload_guard(objective))
+    planned = round(plan.poisson_rps * plan.duration_s) if plan.poisson_rps else None
+    guard = slo.overload_guard(objective, planned)
+    return load.run_level(server.endpoint, plan, on_progress=show, should_stop=guard, on_record=guard.record)
 
 
 def _canary(objective: ObjectiveSpec, server: Server, on_phase: OnPhase) -> Failure | None:

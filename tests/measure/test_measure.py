@@ -207,6 +207,14 @@ def test_a_busy_client_is_doubted(lag_ms: float | None, cpu: float | None, count
     assert all(reason.startswith("client limited") for reason in found)
 
 
+@pytest.mark.parametrize(("lag_ms", "doubted"), [(6.9, False), (7.1, True)])
+def test_a_closed_loop_may_lag_by_a_twentieth_of_its_latency(lag_ms: float, doubted: bool) -> None:
+    """E2E is 140 ms; a slot that stays idle for longer than 7 ms understates throughput by more than 5 %."""
+    health = ClientHealth(send_lag_p99_ms=lag_ms, cpu_ratio=0.1)
+    closed = level(steady(scheduled_s=None), client=health, poisson_rps=None, concurrency=8)
+    assert any("send lag" in reason for reason in measured(closed).untrusted) == doubted
+
+
 def test_cuts_after_a_full_drain_are_doubted_but_not_those_of_a_stop() -> None:
     requests = [*steady(95), *(request(100 + i, 30.0 + i, error="cut") for i in range(5))]
     assert "5 of 100 requests were cut" in measured(level(requests)).untrusted[0]

@@ -160,6 +160,19 @@ def test_what_the_machine_spoils_is_tried_again_and_never_taught(tmp_path: Path)
     assert summary.launched == 6
 
 
+@pytest.mark.parametrize(("overloads", "launches"), [(1, 7), (2, 7)])
+def test_a_client_that_cannot_keep_up_gets_a_second_try(tmp_path: Path, overloads: int, launches: int) -> None:
+    def busy(candidate: Candidate, launches: int) -> float:
+        ttft_ms = _ttft_by_seqs(candidate, launches)
+        return -ttft_ms if launches <= overloads else ttft_ms
+
+    summary, engine, run = _run(tmp_path, busy)
+    assert len(engine.launched) == launches
+    assert summary.launched == 6
+    first = run.trials()[0].outcome
+    assert first is (Outcome.OK if overloads == 1 else Outcome.CLIENT_LIMITED)
+
+
 def test_a_machine_that_stays_broken_ends_the_study_resumably(tmp_path: Path) -> None:
     def broken(candidate: Candidate, launches: int) -> Failure | float:
         spoilt = failure(Outcome.ENVIRONMENT, Fault.ENVIRONMENT)
