@@ -63,7 +63,8 @@ class TrialSetting:
 def run_trial(setting: TrialSetting, candidate: Candidate, number: int, on_phase: OnPhase) -> TrialRecord:
     """Launch `candidate`, load it, measure it, judge it, stop it, and return the record (not yet written).
 
-    Raises KeyboardInterrupt when the user interrupts; the engine is stopped by then.
+    Raises KeyboardInterrupt when the user interrupts, EnvironmentFault when no trial could run (an environment variable
+    that the study refers to is missing, the load client can't be started); the engine is stopped by then.
     """
     begun = time.monotonic()
     record = blank_record(setting, candidate, number)
@@ -78,8 +79,8 @@ def run_trial(setting: TrialSetting, candidate: Candidate, number: int, on_phase
             log_tail=error.log_tail,
             cleanup=error.cleanup,
         )
-    except EnvironmentFault as error:
-        record = _failed(record, Outcome.ENVIRONMENT, str(error), error.hint)
+    except EnvironmentFault:
+        raise
     except Exception:  # noqa: BLE001 - the trial boundary: our own fault must not end a study, nor teach anything
         remedy = "this is a fault of autotune: please report it with the trial's folder"
         record = _failed(record, Outcome.UNKNOWN, traceback.format_exc(), remedy)

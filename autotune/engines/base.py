@@ -1,0 +1,149 @@
+"""Stage engines: a `Candidate` in, a `Server` that is ready to be loaded out, and nothing of it stays behind.
+
+An engine is a process (or a model in virtual time), never an import: the tuner installs without any engine.
+A new engine is one class that follows `Engine`, added to `engine_for`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from autotune.errors import InputError, Problem
+from autotune.records.spec import Args, EngineKind, StudySpec
+from autotune.records.trial import Candidate, Cleanup, Endpoint, Failure, LevelPlan, LevelRecord, Phase
+
+
+class LaunchError(Exception):
+    """A candidate did not become ready. Not an `AutotuneError`: a failed trial is an outcome of the study.
+
+    `log_tail` are the last lines of the engine's log, redacted; `cleanup` is set once the launch is cleared away.
+    `argv` is what was started, empty when it didn't come to that.
+    """
+
+    def __init__(
+        self,
+        failure: Failure,
+        *,
+        log_tail: Sequence[str] = (),
+        cleanup: Cleanup | None = None,
+        argv: Sequence[str] = (),
+    ) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
+        self.log_tail = tuple(log_tail)
+        self.cleanup = cleanup
+        self.argv = tuple(argv)
+
+
+@runtime_checkable
+class Server(Protocol):
+    """A launched engine. Methods may be called until the launch's context closes; `cleanup` is set when it has."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it answers, and the model name that requests must give."""
+
+    @property
+    def startup_s(self) -> float:
+        """Seconds from the start of the process to the first healthy answer."""
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The command line that was started; () in virtual time."""
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Size of the vocabulary, for drawing prompts as token ids; None when it can't be known."""
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Longest prompt plus output in tokens, as the engine resolved it."""
+
+    @property
+    def cleanup(self) -> Cleanup | None:
+        """Proof of the stop; None until the launch's context has closed."""
+
+    def resolved(self) -> Mapping[str, Any]:
+        """Settings as the engine resolved them, by the engine's own names; what it doesn't tell is absent."""
+
+    def warnings(self) -> tuple[str, ...]:
+        """Distinct warnings in the engine's log: silent downgrades show here."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """The engine's counters and gauges now, each summed over its labels; {} when the page can't be read."""
+
+    def exit_code(self) -> int | None:
+        """None while alive; negative for a signal."""
+
+    def log_tail(self, lines: int) -> tuple[str, ...]:
+        """The last lines of the engine's log, redacted."""
+
+    def failure(self, phase: Phase) -> Failure | None:
+        """Why it died, classified; None while alive."""
+
+
+@runtime_checkable
+class VirtualServer(Server, Protocol):
+    """A server in virtual time: it runs levels itself, since no client can load it."""
+
+    @property
+    def run_level(self) -> Callable[[LevelPlan], LevelRecord]:
+        """Run one level and return what it gave."""
+
+
+class Engine(Protocol):
+    """One kind of engine, configured by a study. Order of calls: `problems` (to be empty), `launch` a trial."""
+
+    @property
+    def kind(self) -> EngineKind:
+        """As study files name it."""
+
+    @property
+    def simulated(self) -> bool:
+        """True when no real engine runs: nothing of it is evidence."""
+
+    def problems(self, spec: StudySpec) -> Iterable[Problem]:
+        """What the engine would refuse: arguments it doesn't have, wrong types or choices, arguments the tuner owns."""
+
+    def launch(
+        self,
+        candidate: Candidate,
+        *,
+        trial_dir: Path,
+        gpus: Sequence[str],
+        on_phase: Callable[[str], None],
+    ) -> AbstractContextManager[Server]:
+        """Start a candidate and wait until it is ready; stop it when the context closes.
+
+        `on_phase` is called with a few words whenever start-up enters another phase. Raises LaunchError.
+        """
+
+    def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:
+        """Classify a death by what the log says; pure."""
+
+    def versions(self) -> Mapping[str, str | None]:
+        """Versions of the engine and what it runs on, asked of its own environment once; None where unknown."""
+
+    def read_incumbent(self, text: str) -> Args:
+        """Arguments of what runs today, from the engine's own file format or a command line. Raises InputError."""
+
+
+def engine_for(spec: StudySpec) -> Engine:
+    """Return the engine that a study asks for. Raises InputError for kinds that can't be launched yet."""
+    match spec.engine.kind:
+        case EngineKind.VLLM:
+            from autotune.engines.vllm.engine import VllmEngine  # noqa: PLC0415  only the engine asked for is loaded
+
+            return VllmEngine(spec)
+        case EngineKind.SIMULATED:
+            from autotune.engines.simulated.engine import SimulatedEngine  # noqa: PLC0415
+
+            return SimulatedEngine(spec)
+        case EngineKind.TENSORRT_LLM | EngineKind.ENDPOINT:
+            raise InputError(
+                f"engine kind `{spec.engine.kind}` is not yet supported",
+                "use `vllm`, or `simulated` to try a study without an engine",
+            )

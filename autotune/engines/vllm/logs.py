@@ -1,0 +1,141 @@
+"""What a vLLM says about itself: resolved settings, warnings and phases from its log, figures from /metrics."""
+
+# ruff: noqa: ANN401  a log says anything
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from autotune.engines.vllm.flags import SECRETS, TUNER_OWNED
+
+PHASES = (
+    ("Starting to load model", "loading weights"),
+    ("Loading weights took", "preparing memory"),
+    ("Dynamo bytecode transform", "compiling"),
+    ("Start compiling function", "compiling"),
+    ("Compiling a graph", "compiling"),
+    ("Warming up model for the compilation", "compiling"),
+    ("Capturing CUDA graph", "capturing CUDA graphs"),
+    ("Graph capturing finished", "starting the API server"),
+    ("Starting vLLM server", "starting the API server"),
+)
+"""Text in the log, and the phase of start-up that it marks (vLLM 0.32)."""
+
+LEFTOVERS = (r"distributed_init_method=file://(\S*/vllm_dist_[0-9a-f]{32})\b",)
+"""Files that vLLM names in its log and leaves behind."""
+
+MAX_WARNINGS = 40
+
+_CONFIG = re.compile(r"Initializing a V1 LLM engine \(\S+\) with config: (.*)")
+_ASKED = re.compile(r"non-default args: (\{.*\})")
+_ENUM = re.compile(r"<\w+\.(\w+): [^<>]*>")
+_WARNING = re.compile(r"^(?:\(.*? pid=\d+\) )?WARNING [\d-]+ [\d:]+ \[[^\]]*\] (.*)")
+_SAYINGS = {  # settings that the configuration line leaves out
+    "max_num_batched_tokens": re.compile(r"max_num_batched_tokens=(\d+)"),
+    "async_scheduling": re.compile(r"Asynchronous scheduling is (enabled|disabled)"),
+    "kv_cache_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
+}
+_RENAMED = {"max_seq_len": "max_model_len"}
+_CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)", re.MULTILINE)
+_CACHE_KEYS = {"block_size", "enable_prefix_caching", "gpu_memory_utilization", "kv_cache_memory_bytes"}
+_CACHE_KEYS |= {"kv_cache_max_concurrency", "num_gpu_blocks", "sliding_window", "prefix_caching_hash_algo"}
+
+
+def resolved_settings(log_text: str, metrics_text: str = "") -> dict[str, Any]:
+    """Settings as vLLM resolved them, by the names of its parameters; what it doesn't tell is absent.
+
+    `kv_cache_tokens`, `num_gpu_blocks` and `kv_cache_max_concurrency` are no parameters but what came of them.
+    """
+    return {
+        **_as_parsed(log_text),
+        **_from_config_line(log_text),
+        **_from_sayings(log_text),
+        **_from_cache_info(metrics_text),
+    }
+
+
+def _as_parsed(log_text: str) -> dict[str, Any]:
+    """What vLLM's parser understood; the only place where some settings (`max_num_seqs`) show at all."""
+    match = _ASKED.search(log_text)
+    asked = _value(match.group(1)) if match else {}
+    if not isinstance(asked, dict):
+        return {}
+    return {name: value for name, value in asked.items() if name not in TUNER_OWNED | SECRETS}
+
+
+def _from_config_line(log_text: str) -> dict[str, Any]:
+    match = _CONFIG.search(log_text)
+    if match is None:
+        return {}
+    pairs = (part.partition("=") for part in _split(match.group(1)))
+    found = {_RENAMED.get(name, name): _value(text) for name, equals, text in pairs if equals}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _from_sayings(log_text: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, pattern in _SAYINGS.items():
+        matches = pattern.findall(log_text)
+        if matches:
+            text = matches[-1].replace(",", "")
+            found[name] = text == "enabled" if name == "async_scheduling" else int(text)
+    return found
+
+
+def _from_cache_info(metrics_text: str) -> dict[str, Any]:
+    match = _CACHE_INFO.search(metrics_text)
+    if match is None:
+        return {}
+    labels = {name: _value(text) for name, text in _LABEL.findall(match.group(1))}
+    found = {name: value for name, value in labels.items() if name in _CACHE_KEYS and value is not None}
+    if labels.get("cache_dtype") is not None:
+        found["kv_cache_dtype"] = labels["cache_dtype"]
+    if labels.get("kv_cache_size_tokens") is not None:
+        found["kv_cache_tokens"] = labels["kv_cache_size_tokens"]
+    return found
+
+
+def _split(text: str) -> Iterator[str]:
+    """Split at commas outside brackets and quotes."""
+    depth, quote, start = 0, "", 0
+    for index, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            yield text[start:index].strip()
+            start = index + 1
+    yield text[start:].strip()
+
+
+def _value(text: str) -> Any:
+    """A Python literal where it is one, an enumeration's member by its name, else the text."""
+    try:
+        return ast.literal_eval(_ENUM.sub(r"'\1'", text))
+    except (ValueError, SyntaxError):
+        return text
+
+
+def log_warnings(log_text: str) -> tuple[str, ...]:
+    """Distinct WARNING messages in the order of their first appearance, at most MAX_WARNINGS."""
+    found = (match.group(1) for line in log_text.splitlines() if (match := _WARNING.match(line)))
+    return tuple(dict.fromkeys(found))[:MAX_WARNINGS]
+
+
+def metric_sums(metrics_text: str) -> Mapping[str, float]:
+    """Every sample of a /metrics page by name, summed over labels; histogram buckets and creation times left out."""
+    sums: dict[str, float] = {}
+    for name, text in _SAMPLE.findall(metrics_text):
+        if not name.endswith(("_bucket", "_created", "_info")):
+            sums[name] = sums.get(name, 0.0) + float(text)
+    return sums

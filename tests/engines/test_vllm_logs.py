@@ -1,0 +1,76 @@
+"""What a vLLM says about itself is read from its log and its /metrics page (lines of vLLM 0.32)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotune.engines.readiness import PhaseWatch
+from autotune.engines.vllm.logs import PHASES, log_warnings, metric_sums, resolved_settings
+
+API = "(APIServer pid=2056) INFO 11-30 10:37:55 "
+LOG = f"""\
+{API}[api.py:286] non-default args: {{'model_tag': '/m', 'max_num_seqs': 64, 'api_key': ['sk-x']}}
+(APIServer pid=2056) WARNING 11-30 10:37:55 [cpu.py:224] Triton is not installed.
+{API}[scheduler.py:307] Chunked prefill is enabled with max_num_batched_tokens=512.
+(EngineCore pid=2068) WARNING 11-30 10:38:15 [cpu.py:224] Triton is not installed.
+(EngineCore pid=2068) INFO 11-30 10:38:03 [core.py:1] Initializing a V1 LLM engine (v0.32.0) with config: model='/m', \
+speculative_config=None, dtype=torch.bfloat16, max_seq_len=2048, served_model_name=m, enable_prefix_caching=True, \
+o=Config(a=1, b='x, y'), compilation_config={{'mode': <CompilationMode.NONE: 0>, 'sizes': [1, 2]}}
+(EngineCore pid=2068) INFO 11-30 10:38:14 [kv_cache_utils.py:2327] CPU KV cache size: 174,720 tokens
+"""
+METRICS = """\
+# TYPE vllm:num_preemptions_total counter
+vllm:num_preemptions_total{engine="0",model_name="a,b"} 2.0
+vllm:num_preemptions_total{engine="1",model_name="a,b"} 3.0
+vllm:num_preemptions_created{engine="0"} 1.78e+09
+vllm:e2e_bucket{le="0.3"} 7.0
+process_open_fds 31.0
+vllm:cache_config_info{block_size="128",cache_dtype="auto",enable_prefix_caching="False",kv_cache_size_tokens="2097152",\
+num_gpu_blocks="16384",sliding_window="None"} 1.0
+"""
+
+
+def test_settings_as_resolved_come_from_log_and_metrics() -> None:
+    assert resolved_settings(LOG, METRICS) == {
+        "max_num_seqs": 64,
+        "max_num_batched_tokens": 512,
+        "model": "/m",
+        "dtype": "torch.bfloat16",
+        "max_model_len": 2048,
+        "served_model_name": "m",
+        "o": "Config(a=1, b='x, y')",
+        "compilation_config": {"mode": "NONE", "sizes": [1, 2]},
+        "kv_cache_tokens": 2097152,
+        "block_size": 128,
+        "kv_cache_dtype": "auto",
+        "enable_prefix_caching": False,  # the page of the running engine wins over the log
+        "num_gpu_blocks": 16384,
+    }
+
+
+def test_a_log_that_says_nothing_gives_nothing() -> None:
+    assert resolved_settings("", "") == {}
+
+
+def test_warnings_are_kept_once() -> None:
+    assert log_warnings(LOG) == ("Triton is not installed.",)
+
+
+def test_metrics_are_summed_over_labels() -> None:
+    assert metric_sums(METRICS) == {"vllm:num_preemptions_total": 5.0, "process_open_fds": 31.0}
+
+
+def test_phases_follow_the_log_as_it_grows(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    heard: list[str] = []
+    watch = PhaseWatch(log, PHASES, heard.append)
+    for text in (
+        "nothing\n",
+        "Starting to load model x\n",
+        "more\n",
+        "Loading weights took 1 s\nCapturing CUDA graphs\n",
+    ):
+        with log.open("a") as file:
+            file.write(text)
+        watch.look()
+    assert heard == ["loading weights", "capturing CUDA graphs"]
