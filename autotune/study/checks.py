@@ -1,0 +1,204 @@
+"""What one field's bounds can't say: checks over several fields, run by the forms.
+
+Each raises one pydantic error that carries every fault found: our message, hint, and the key below the checked value.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic_core import PydanticCustomError
+
+from autotune.records.metrics import MetricKind, known_names, parse_metric
+from autotune.records.spec import EngineKind, HardwareSpec, LoadSpec, LogNormalLength, ParamValue, SimulateSpec
+
+T = TypeVar("T")
+Key = str | int
+
+OURS = "autotune"
+"""The pydantic error type of everything raised here."""
+
+_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_KEY|CREDENTIALS?)$", re.IGNORECASE)
+_REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong `at` a key path below the value that was checked."""
+
+    message: str
+    hint: str
+    at: tuple[Key, ...] = ()
+
+
+def _error(faults: Sequence[Fault]) -> PydanticCustomError:
+    return PydanticCustomError(OURS, "{text}", {"text": faults[0].message, "faults": tuple(faults)})
+
+
+def complain(faults: Sequence[Fault]) -> None:
+    """Raise all `faults` as one error, when there are any."""
+    if faults:
+        raise _error(faults)
+
+
+def wrong(message: str, hint: str = "", *at: Key) -> PydanticCustomError:
+    """Return the error of one fault, to raise."""
+    return _error([Fault(message, hint, at)])
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return `did you mean …`, or `otherwise` when nothing known is close to `word`."""
+    close = difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else otherwise
+
+
+def exactly_one(first: str, one: object, second: str, other: object) -> None:
+    """Exactly one of two keys is given."""
+    if (one is None) == (other is None):
+        got = "neither" if one is None else "both"
+        raise wrong(f"needs exactly one of {first} and {second}, got {got}", f"give {first} or {second}")
+
+
+def known_metric(name: str) -> str:
+    """The metric exists."""
+    if parse_metric(name) is None:
+        hint = did_you_mean(name, known_names(), f"known: {', '.join(known_names())}")
+        raise wrong(f"there is no metric {name!r}", hint)
+    return name
+
+
+def no_nulls(args: dict[str, Any]) -> dict[str, Any]:
+    """An engine default is expressed by leaving the name out."""
+    hint = "give one, or leave the name out for the engine's default"
+    complain([Fault("has no value", hint, (name,)) for name, value in args.items() if value is None])
+    return args
+
+
+def no_secrets(env: dict[str, str]) -> dict[str, str]:
+    """Secrets enter by reference: the resolved study is written to disk and shared."""
+    complain(
+        [
+            Fault("a secret must not stand in a study", f'write "${{{name}}}" and set it outside', (name,))
+            for name, value in env.items()
+            if _SECRET.search(name) and value and not _REFERENCE.fullmatch(value)
+        ]
+    )
+    return env
+
+
+def splits(command: str) -> str:
+    """The command is one that a shell could split (no shell ever runs it)."""
+    try:
+        parts = shlex.split(command)
+    except ValueError as error:
+        raise wrong(f"can't be split into words: {error}", "close the quotes, or give a list") from None
+    if not parts:
+        raise wrong("is blank", "give the program, or leave the key out")
+    return command
+
+
+def simulates(kind: EngineKind, simulate: SimulateSpec | None) -> None:
+    """`simulate` is for the simulated engine."""
+    if simulate is not None and kind is not EngineKind.SIMULATED:
+        raise wrong(f"has no effect with kind {kind.value}", "remove it, or set kind: simulated", "simulate")
+
+
+def gpus_are_sound(hardware: HardwareSpec) -> HardwareSpec:
+    """GPU indices are not negative, ids not blank, none named twice."""
+    complain(list(_gpu_faults(hardware.gpus or ())))
+    return hardware
+
+
+def _gpu_faults(gpus: tuple[int | str, ...]) -> Iterator[Fault]:
+    for index, gpu in enumerate(gpus):
+        if gpu in gpus[:index]:
+            yield Fault(f"GPU {gpu} is named twice", "name each once", ("gpus", index))
+        if gpu == "" or (isinstance(gpu, int) and gpu < 0):
+            yield Fault(f"there is no GPU {gpu!r}", "give an index from 0, or a UUID", ("gpus", index))
+
+
+def range_is_sound(bounds: tuple[float, float], key: str, *, log: bool, stepped: bool) -> None:
+    """low <= high; a logarithmic range is above 0 and has no step."""
+    low, high = bounds
+    if low > high:
+        raise wrong(f"lower bound {low} is above upper bound {high}", f"write [{high}, {low}]", key)
+    if log and low <= 0:
+        raise wrong(f"a logarithmic range must start above 0, got {low}", "raise it, or drop log", key)
+    if log and stepped:
+        raise wrong("log and step don't go together", "drop one of them", "step")
+
+
+def all_different(values: list[ParamValue]) -> list[ParamValue]:
+    """No two values are equal, as 1 and true are."""
+    complain(
+        [
+            Fault(f"{value!r} equals an earlier value", "keep one of them", (index,))
+            for index, value in enumerate(values)
+            if value in values[:index]
+        ]
+    )
+    return values
+
+
+def ordered(bounds: tuple[int, int]) -> tuple[int, int]:
+    """low <= high."""
+    low, high = bounds
+    if low > high:
+        raise wrong(f"lower bound {low} is above upper bound {high}", f"write [{high}, {low}]")
+    return bounds
+
+
+def lognormal_is_sound(length: LogNormalLength) -> LogNormalLength:
+    """The median lies within the bounds."""
+    if length.low > length.high:
+        raise wrong(f"lower bound {length.low} is above upper bound {length.high}", "swap them", "low")
+    if not length.low <= length.median <= length.high:
+        raise wrong(f"median {length.median:g} is outside {length.low} to {length.high}", "move it inside", "median")
+    return length
+
+
+def workload_is_sound(*, lengths: tuple[bool, bool], dataset: bool) -> None:
+    """Lengths of both sides, or a dataset, which has its own input."""
+    has_input, has_output = lengths
+    if dataset and has_input:
+        raise wrong("a dataset has its own lengths", "remove input_tokens or dataset", "input_tokens")
+    if not dataset and not (has_input and has_output):
+        raise wrong("needs input_tokens and output_tokens, or a dataset", "give the lengths in tokens")
+
+
+def prefix_fits(prefix_tokens: int, shortest_input: int) -> None:
+    """Every prompt is longer than the beginning that it shares."""
+    if prefix_tokens >= shortest_input:
+        message = f"a shared prefix of {prefix_tokens} tokens does not fit the shortest prompt, {shortest_input}"
+        raise wrong(message, "raise the lower bound of input_tokens above it", "prefix", "tokens")
+
+
+def one_load(load: LoadSpec) -> LoadSpec:
+    """Open or closed loop, not both."""
+    exactly_one("poisson_rps", load.poisson_rps, "concurrency", load.concurrency)
+    return load
+
+
+def limits_are_sound(slos: dict[str, T]) -> dict[str, T]:
+    """Limits are above 0, since a miss is told relative to them; shares of one lie in 0 to 1."""
+    complain([fault for name, slo in slos.items() for fault in _limit_faults(name, slo)])
+    return slos
+
+
+def _limit_faults(name: str, slo: object) -> Iterator[Fault]:
+    key = next((key for key in ("min", "max") if hasattr(slo, key)), None)
+    limit = slo if key is None else getattr(slo, key)
+    at = (name,) if key is None else (name, key)
+    metric = parse_metric(name)
+    if not isinstance(limit, int | float) or metric is None:
+        return
+    if metric.kind is MetricKind.RATIO:
+        if not 0 <= limit <= 1:
+            yield Fault(f"a ratio lies in 0 to 1, got {limit:g}", "0.01 is one in a hundred", at)
+    elif limit <= 0:
+        yield Fault(f"must be above 0, got {limit:g}", f"give it in the unit of {metric.base}", at)
