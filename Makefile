@@ -1,5 +1,7 @@
 # Each target is a line of the README. Python 3.11+ and make are all that a fresh machine needs.
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+# The first Python that runs and is new enough: a pyenv shim can exist and not work.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
 .PHONY: setup check format test vllm-env vllm-study test-vllm quickstart bench-simulator
@@ -7,6 +9,7 @@ BIN := .venv/bin
 setup: .venv/.installed  ## the tuner and its tools in .venv
 
 .venv/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or say where: make PYTHON=..." >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,dashboard]'
 	touch $@
@@ -27,11 +30,8 @@ test: setup  ## every test that needs no engine installed
 quickstart: setup  ## a study on a simulated H100, in under a minute
 	$(BIN)/autotune study studies/quickstart.yaml
 
-vllm-env: .venv-vllm/.installed  ## a real vLLM for the CPU and a tiny model, in an environment of its own
-
-.venv-vllm/.installed: scripts/vllm_env.sh scripts/make_tiny_model.py
-	sh scripts/vllm_env.sh
-	touch $@
+vllm-env:  ## a real vLLM for the CPU and a tiny model, in an environment of its own
+	bash scripts/vllm_env.sh
 
 vllm-study: setup vllm-env  ## eight trials on that vLLM, under 15 minutes on 2 cores
 	$(BIN)/autotune study studies/vllm-cpu.yaml

@@ -132,9 +132,13 @@ class _Study:
         return "budget spent"
 
     def _setting(self) -> TrialSetting:
-        gpus = tuple(gpu.id for gpu in visible_gpus(self.spec.hardware.gpus)) if not self.engine.simulated else ()
+        gpus = _gpus(self.spec)
         versions = {**host_versions(), **self.engine.versions()}
-        return TrialSetting(spec=self.spec, engine=self.engine, run=self.run, gpus=gpus, versions=versions)
+        known = self.engine.defaults()
+        tuned = {p.name: known[p.name] for p in self.spec.search_space.parameters if p.name in known}
+        return TrialSetting(
+            spec=self.spec, engine=self.engine, run=self.run, gpus=gpus, versions=versions, defaults=tuned
+        )
 
     def _go_on(self, search: Search) -> str:
         """`go on`, or why not; empty when the budget of launches is spent."""
@@ -199,6 +203,13 @@ class _Study:
             best = by_number[summary.best]
             write_best(self.run, self.spec, best, by_number.get(summary.reference or 0), summary)
         return summary
+
+
+def _gpus(spec: StudySpec) -> tuple[str, ...]:
+    """The GPUs that the engine is given; a simulated one has as many as the study says, or one."""
+    if spec.simulated:
+        return tuple(str(gpu) for gpu in spec.hardware.gpus or (0,))
+    return tuple(gpu.id for gpu in visible_gpus(spec.hardware.gpus))
 
 
 def _ruled_out(setting: TrialSetting, proposal: Proposal) -> TrialRecord:

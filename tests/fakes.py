@@ -137,6 +137,9 @@ class ScriptedEngine:
     def versions(self) -> Mapping[str, str | None]:
         return {"engine": "scripted 1"}
 
+    def defaults(self) -> Args:
+        return {"max_num_batched_tokens": 512}
+
     def read_incumbent(self, text: str) -> Args:
         return {}
 

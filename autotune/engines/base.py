@@ -127,6 +127,9 @@ class Engine(Protocol):
     def versions(self) -> Mapping[str, str | None]:
         """Versions of the engine and what it runs on, asked of its own environment once; None where unknown."""
 
+    def defaults(self) -> Args:
+        """What the engine's documentation gives for arguments that are left out; those that it derives are absent."""
+
     def read_incumbent(self, text: str) -> Args:
         """Arguments of what runs today, from the engine's own file format or a command line. Raises InputError."""
 

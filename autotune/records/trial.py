@@ -360,7 +360,11 @@ class Cleanup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """Everything about one trial; `trial.json` is this. The Optuna storage is rebuilt from it."""
+    """Everything about one trial; `trial.json` is this. The Optuna storage is rebuilt from it.
+
+    `args` were asked for; `resolved` is what the engine said it ran with; `defaults` is what the engine's documentation
+    gives for tuned parameters that were left out, for those of which the engine says nothing.
+    """
 
     schema_version: int = SCHEMA_VERSION
     study: str
@@ -382,6 +386,7 @@ class TrialRecord:
     wall_s: float = 0.0
     started_utc: str
     seed: int
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     resolved: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)

@@ -169,7 +169,7 @@ class Search:
     def _frozen(self, record: TrialRecord, lesson: Told) -> optuna.trial.FrozenTrial:
         from optuna.trial import create_trial  # noqa: PLC0415 - heavy
 
-        known = self._space.in_domain({**record.resolved, **record.args, **record.params})
+        known = self._space.in_domain({**record.defaults, **record.resolved, **record.args, **record.params})
         return create_trial(
             state=lesson.trial_state,
             value=lesson.value,

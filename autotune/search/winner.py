@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from autotune.records.spec import Direction, ObjectiveSpec
 from autotune.records.summary import Gain
 from autotune.records.trial import Estimate, Outcome, Role, Ruling, TrialRecord
+from autotune.trial.differences import differences
 
 
 def reference_of(records: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -79,14 +80,8 @@ def _overlap(one: Estimate | None, other: Estimate | None) -> bool:
 
 
 def distance(record: TrialRecord, reference: TrialRecord | None) -> int:
-    """How many arguments differ from the reference as the engine resolved it; 0 without a reference."""
+    """How many arguments differ from what the reference ran with; 0 without a reference."""
     return len(differences(record, reference)) if reference else 0
-
-
-def differences(record: TrialRecord, reference: TrialRecord | None) -> dict[str, object]:
-    """The arguments of `record` that differ from what the reference ran with, by name."""
-    base = {**reference.resolved, **reference.args} if reference else {}
-    return {name: value for name, value in record.args.items() if name not in base or base[name] != value}
 
 
 def _shortfall(record: TrialRecord) -> float:

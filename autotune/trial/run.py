@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from autotune import load, measure, slo
 from autotune.engines.base import Engine, LaunchError, Server, VirtualServer
 from autotune.errors import EnvironmentFault
-from autotune.records.spec import FixedLength, Length, ObjectiveSpec, StudySpec
+from autotune.records.spec import Args, FixedLength, Length, ObjectiveSpec, StudySpec
 from autotune.records.trial import (
     Candidate,
     Estimate,
@@ -53,6 +53,7 @@ class TrialSetting:
     run: RunDirectory
     gpus: tuple[str, ...]
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    defaults: Args = field(default_factory=dict)
 
     @property
     def gpu_count(self) -> int:
@@ -108,6 +109,7 @@ def blank_record(setting: TrialSetting, candidate: Candidate, number: int) -> Tr
         started_utc=utc_now(),
         seed=spec.seed,
         versions=setting.versions,
+        defaults=setting.defaults,
     )
 
 

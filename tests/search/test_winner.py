@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from autotune.records.spec import Direction
 from autotune.records.trial import Estimate, Outcome, Role, TrialRecord
-from autotune.search.winner import differences, gain, nearest, pick
+from autotune.search.winner import gain, nearest, pick
 from tests.builders import estimate, objective, trial, verdict
 
 OBJECTIVE = objective()
@@ -81,8 +81,3 @@ def test_gain_is_above_one_when_better_in_either_direction() -> None:
 
 def test_gain_is_unknown_without_a_measured_reference() -> None:
     assert gain(trial(1, value=150), None, OBJECTIVE) is None
-
-
-def test_differences_count_what_the_engine_resolved_as_the_references_setting() -> None:
-    reference = replace(_reference(), resolved={"block_size": 16})
-    assert differences(trial(1, args={"block_size": 16, "max_num_seqs": 8}), reference) == {"max_num_seqs": 8}

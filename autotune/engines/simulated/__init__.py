@@ -1,1 +1,1 @@
-"""An engine that computes nothing: in virtual time (`engine`, `virtual`), or as a process that speaks vLLM's protocol."""
+"""An engine that computes nothing: in virtual time (`engine`, `virtual`), or as a process that speaks like vLLM."""

@@ -20,7 +20,7 @@ from autotune.engines.base import LaunchError, Server
 from autotune.engines.simulated.virtual import Launch, run_level, seed_of
 from autotune.engines.vllm.diagnosis import diagnose
 from autotune.engines.vllm.engine import VllmEngine, argument_problems
-from autotune.engines.vllm.flags import nested
+from autotune.engines.vllm.flags import documented_defaults, nested
 from autotune.engines.vllm.incumbent import read_incumbent
 from autotune.errors import Problem
 from autotune.models.compiled import compile_kernel
@@ -117,6 +117,9 @@ class SimulatedEngine:
             "numba": version("numba"),
             "numpy": version("numpy"),
         }
+
+    def defaults(self) -> Args:
+        return documented_defaults()
 
     def read_incumbent(self, text: str) -> Args:
         return read_incumbent(text)
@@ -272,10 +275,10 @@ class VirtualVllm:
 
     def log_tail(self, lines: int) -> tuple[str, ...]:
         memory = self._memory
+        steps, preemptions = (sum(getattr(r, name) for r in self._results) for name in ("steps", "preemptions"))
         text = (
             f"simulated: GPU KV cache size: {memory.kv_tokens:,} tokens",
-            f"simulated: {len(self._results)} levels, {sum(r.steps for r in self._results):,} scheduler steps, "
-            f"{sum(r.preemptions for r in self._results):,} preemptions",
+            f"simulated: {len(self._results)} levels, {steps:,} scheduler steps, {preemptions:,} preemptions",
         )
         return text[-lines:] if lines > 0 else ()
 

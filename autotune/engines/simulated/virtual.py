@@ -110,10 +110,13 @@ def _trace(requests: list[RequestPlan]) -> Trace:
 def _answers(requests: list[RequestPlan], result: SimResult, plan: LevelPlan, interval: int) -> list[RequestRecord]:
     """Records of the requests that were sent; a closed loop may not come to its last ones."""
     times = result.token_times()
-    return [
-        _answer(request, plan, float(result.sent_s[i]), times[i].tolist(), interval, int(result.cached_tokens[i]))
-        for i, request in enumerate(requests[: result.issued])
-    ]
+    records = []
+    for i, request in enumerate(requests[: result.issued]):
+        token_s = times[i].tolist()
+        begun = _begun(request, float(result.sent_s[i]), _chunks(token_s, interval), plan.warmup_s)
+        whole = len(token_s) == request.output_tokens
+        records.append(_finished(begun, int(result.cached_tokens[i])) if whole else replace(begun, error=CUT))
+    return records
 
 
 def _chunks(token_s: list[float], interval: int) -> tuple[float, ...]:
@@ -124,28 +127,28 @@ def _chunks(token_s: list[float], interval: int) -> tuple[float, ...]:
     return tuple(sent if (len(token_s) - 1) % interval == 0 else [*sent, token_s[-1]])
 
 
-def _answer(
-    request: RequestPlan, plan: LevelPlan, sent_s: float, token_s: list[float], interval: int, cached_tokens: int
-) -> RequestRecord:
-    record = RequestRecord(
+def _begun(request: RequestPlan, sent_s: float, chunk_s: tuple[float, ...], warmup_s: float) -> RequestRecord:
+    return RequestRecord(
         index=request.index,
         scheduled_s=request.at_s,
         sent_s=sent_s,
-        chunk_s=_chunks(token_s, interval),
-        status=200 if token_s else None,
+        chunk_s=chunk_s,
+        status=200 if chunk_s else None,
         asked_prompt_tokens=request.prompt_tokens,
         asked_output_tokens=request.output_tokens,
-        warmup=sent_s < plan.warmup_s,
+        warmup=sent_s < warmup_s,
     )
-    if len(token_s) < request.output_tokens:
-        return replace(record, error=CUT)
+
+
+def _finished(record: RequestRecord, cached_tokens: int) -> RequestRecord:
+    """The record of an answer that came to its end, with the server's counts."""
     return replace(
         record,
-        prompt_tokens=_prompt_tokens(request),
-        output_tokens=request.output_tokens,
+        prompt_tokens=record.asked_prompt_tokens,
+        output_tokens=record.asked_output_tokens,
         cached_tokens=cached_tokens,
         finish_reason="length",
-        done_s=token_s[-1],
+        done_s=record.chunk_s[-1],
     )
 
 

@@ -18,7 +18,15 @@ from autotune.engines.process import GRACE_S, EngineProcess, engine_process
 from autotune.engines.readiness import PhaseWatch, Readiness, wait_ready
 from autotune.engines.vllm.command import ask_versions, find_program, launch_plan
 from autotune.engines.vllm.diagnosis import diagnose
-from autotune.engines.vllm.flags import SECRETS, TUNER_OWNED, complaint, flags, flags_version, similar
+from autotune.engines.vllm.flags import (
+    SECRETS,
+    TUNER_OWNED,
+    complaint,
+    documented_defaults,
+    flags,
+    flags_version,
+    similar,
+)
 from autotune.engines.vllm.incumbent import read_incumbent
 from autotune.engines.vllm.logs import LEFTOVERS, PHASES
 from autotune.engines.vllm.server import VllmServer, read_log, tail
@@ -60,6 +68,9 @@ class VllmEngine:
     @cached_property
     def _versions(self) -> Mapping[str, str | None]:
         return ask_versions(self._spec.engine)
+
+    def defaults(self) -> Args:
+        return documented_defaults()
 
     def read_incumbent(self, text: str) -> Args:
         return read_incumbent(text)

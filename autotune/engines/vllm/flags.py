@@ -37,10 +37,19 @@ class Flag:
     default: Any = None
 
 
+NONE_MEANS: Mapping[str, Any] = {"quantization": "None"}
+"""Parameters whose default None is a choice and not a value derived later, as a search space writes it."""
+
+
 @cache
 def flags() -> Mapping[str, Flag]:
     """Every parameter by name."""
     return {name: _flag(name, facts) for name, facts in _facts()["parameters"].items()}
+
+
+def documented_defaults() -> Args:
+    """Return the defaults that vLLM states; those that it derives from model and machine are absent."""
+    return {**{flag.name: flag.default for flag in flags().values() if flag.default is not None}, **NONE_MEANS}
 
 
 def flags_version() -> str:
