@@ -247,15 +247,13 @@ def summarise(
         ruled_out=sum(record.outcome is Outcome.RULED_OUT for record in records),
         outcomes=dict(Counter(record.outcome.value for record in records)),
         wall_s=wall_s,
-        warnings=_warnings(spec, best, reference),
+        warnings=_warnings(best, reference),
         versions=records[-1].versions if records else {},
     )
 
 
-def _warnings(spec: StudySpec, best: TrialRecord | None, reference: TrialRecord | None) -> tuple[str, ...]:
+def _warnings(best: TrialRecord | None, reference: TrialRecord | None) -> tuple[str, ...]:
     found: list[str] = []
-    if spec.simulated:
-        found.append("simulated: no real engine ran, this is no evidence")
     if best is not None and best is not reference:
         found.append("best and reference were measured in one launch each: launches differ by more than repeats do")
     if best is not None and best.outcome is Outcome.UNSURE:

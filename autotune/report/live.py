@@ -84,8 +84,9 @@ class LiveView:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        for line in banners(self._view()):
-            self._print(line)
+        if not self._redraws:  # the redrawn view carries them itself
+            for line in banners(self._view()):
+                self._print(line)
         if self._redraws:
             self._live = Live(console=self._console, get_renderable=self.render, refresh_per_second=_REDRAWS_PER_S)
             self._live.start()

@@ -41,6 +41,20 @@ def banners(view: RunView) -> list[str]:
     return lines
 
 
+def next_steps(view: RunView) -> list[str]:
+    """Return what to do with a run, each a line; nothing while no trial has finished."""
+    if not view.trials:
+        return []
+    steps = [f"look closer: autotune report {view.path}, or autotune dashboard {view.path}"]
+    if view.simulated:
+        steps.append(
+            "on a machine with the GPU: set `engine: {kind: vllm}` and another `name`, then autotune study FILE"
+        )
+    elif view.best is not None and (view.path / "best").exists():
+        steps.insert(0, f"deploy: vllm serve --config {view.path / 'best' / 'vllm.yaml'}, or best/serve.sh beside it")
+    return steps
+
+
 def headline(view: RunView) -> str:
     """Return the verdict in one line."""
     if view.best is not None:

@@ -35,16 +35,28 @@ def run_of(path: Path, trials: list[TrialRecord], summarised: StudySummary | Non
     return write_run(path / "run", trials, summarised)
 
 
-def test_the_verdict_comes_first_in_words(tmp_path: Path) -> None:
+def test_the_verdict_stands_in_words_below_the_table(tmp_path: Path) -> None:
+    """A terminal leaves the eye at the end of what was printed."""
     lines = text_of(run_of(tmp_path, dozen(), summary())).splitlines()
-    assert lines[1] == "Best: trial 5, 312 output tok/s (293…331), 1.31× the reference (1.18…1.45)"  # noqa: RUF001
-    assert lines[2].startswith("Holds: ttft_ms.p99 412 ≤ 500 (371…453)")
+    verdict = lines.index("Best: trial 5, 312 output tok/s (293…331), 1.31× the reference (1.18…1.45)")  # noqa: RUF001
+    assert lines[verdict + 1].startswith("Holds: ttft_ms.p99 412 ≤ 500 (371…453)")
+    assert verdict > lines.index("Why trials failed")
     assert "Not confirmed" not in "\n".join(lines)
+
+
+def test_a_simulated_run_says_how_to_go_on_with_a_real_engine_and_a_real_one_how_to_deploy(tmp_path: Path) -> None:
+    pretended = [replace(trial, simulated=True) for trial in dozen()]
+    real, simulated = run_of(tmp_path / "a", dozen(), summary()), run_of(tmp_path / "b", pretended, summary())
+    real.best.mkdir()
+    simulated.best.mkdir()
+    assert "deploy: vllm serve --config" in text_of(real)
+    assert "deploy:" not in text_of(simulated)
+    assert "engine: {kind: vllm}" in text_of(simulated)
 
 
 def test_a_reference_that_is_best_is_no_gain_of_one(tmp_path: Path) -> None:
     lines = text_of(run_of(tmp_path, dozen(), summary(best=0))).splitlines()
-    assert lines[1] == "Best: trial 0, 238 output tok/s (224…252), which is the reference"
+    assert "Best: trial 0, 238 output tok/s (224…252), which is the reference" in lines
 
 
 def test_failures_are_told_once_with_cause_and_remedy(tmp_path: Path) -> None:
