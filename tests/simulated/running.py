@@ -19,6 +19,7 @@ from typing import Any
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 DEADLINE_S = 20.0
+JSON = {"Content-Type": "application/json"}
 
 
 def wait_until(condition: Callable[[], bool], pause: threading.Event | None = None) -> None:
@@ -66,12 +67,63 @@ class Events:
         return [later - earlier for earlier, later in zip(self.times_s, self.times_s[1:], strict=False)]
 
 
-class Server:
+class Client:
+    """Talks HTTP to a server on loopback, whichever it is."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def connect(self, timeout_s: float = DEADLINE_S) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+
+    def get(self, path: str) -> Reply:
+        return self.request("GET", path)
+
+    def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> Reply:
+        return self.request("POST", path, body if isinstance(body, str) else json.dumps(body), headers or {})
+
+    def request(self, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None) -> Reply:
+        with contextlib.closing(self.connect()) as connection:
+            connection.request(method, path, body, JSON | (headers or {}))
+            response = connection.getresponse()
+            return Reply(response.status, response.read().decode())
+
+    def complete(self, prompt: object, tokens: int, **fields: object) -> Reply:
+        return self.post("/v1/completions", {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, **fields})
+
+    @contextlib.contextmanager
+    def streaming(self, path: str, body: dict[str, Any], timeout_s: float = DEADLINE_S) -> Iterator[Any]:
+        """An open stream: iterate over the response's lines."""
+        with contextlib.closing(self.connect(timeout_s)) as connection:
+            connection.request("POST", path, json.dumps(body | {"stream": True}), JSON)
+            yield connection.getresponse()
+
+    def stream(self, prompt: object, tokens: int, **fields: object) -> Events:
+        body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, **fields}
+        return self.stream_body("/v1/completions", body)
+
+    def stream_body(self, path: str, body: dict[str, Any]) -> Events:
+        with self.streaming(path, body) as response:
+            events = Events(response.status)
+            for line in response:
+                _note(events, line.decode().strip())
+        return events
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The value of one sample of /metrics."""
+        for line in self.get("/metrics").text.splitlines():
+            head, _, value = line.rpartition(" ")
+            if head.partition("{")[0] == name and all(f'{key}="{text}"' in head for key, text in labels.items()):
+                return float(value)
+        raise AssertionError(f"no metric {name} with {labels}")
+
+
+class Server(Client):
     """A started process: its log as it comes, its port, its end."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        super().__init__(port)
         self.process = process
-        self.port = port
         self.lines: list[str] = []
         self._news = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
@@ -111,50 +163,6 @@ class Server:
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
-
-    def connect(self, timeout_s: float = DEADLINE_S) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
-
-    def get(self, path: str) -> Reply:
-        return self.request("GET", path)
-
-    def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> Reply:
-        return self.request("POST", path, body if isinstance(body, str) else json.dumps(body), headers or {})
-
-    def request(self, method: str, path: str, body: str | None = None, headers: dict[str, str] | None = None) -> Reply:
-        with contextlib.closing(self.connect()) as connection:
-            connection.request(method, path, body, headers or {})
-            response = connection.getresponse()
-            return Reply(response.status, response.read().decode())
-
-    def complete(self, prompt: object, tokens: int, **fields: object) -> Reply:
-        return self.post("/v1/completions", {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, **fields})
-
-    @contextlib.contextmanager
-    def streaming(self, path: str, body: dict[str, Any], timeout_s: float = DEADLINE_S) -> Iterator[Any]:
-        """An open stream: iterate over the response's lines."""
-        with contextlib.closing(self.connect(timeout_s)) as connection:
-            connection.request("POST", path, json.dumps(body | {"stream": True}))
-            yield connection.getresponse()
-
-    def stream(self, prompt: object, tokens: int, **fields: object) -> Events:
-        body = {"prompt": prompt, "max_tokens": tokens, "ignore_eos": True, **fields}
-        return self.stream_body("/v1/completions", body)
-
-    def stream_body(self, path: str, body: dict[str, Any]) -> Events:
-        with self.streaming(path, body) as response:
-            events = Events(response.status)
-            for line in response:
-                _note(events, line.decode().strip())
-        return events
-
-    def metric(self, name: str, **labels: str) -> float:
-        """The value of one sample of /metrics."""
-        for line in self.get("/metrics").text.splitlines():
-            head, _, value = line.rpartition(" ")
-            if head.partition("{")[0] == name and all(f'{key}="{text}"' in head for key, text in labels.items()):
-                return float(value)
-        raise AssertionError(f"no metric {name} with {labels}")
 
 
 def _note(events: Events, line: str) -> None:

@@ -77,8 +77,9 @@ class SimulatedEngine:
         self, candidate: Candidate, trial: str, gpus: int, on_phase: Callable[[str], None]
     ) -> Iterator[VirtualVllm]:
         config, memory = self._start(candidate.args, gpus)
-        on_phase("compiling the simulator, which happens once")
-        _compile()
+        if not self._compiled:
+            on_phase("loading the simulator (compiling it takes 15 s, once per installation)")
+            _compile()
         key = compile_key(config)
         startup_s = startup_time(
             config, memory, compile_cold=key not in self._compiled, pages_cold=not self._compiled

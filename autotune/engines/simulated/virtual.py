@@ -50,13 +50,14 @@ def run_level(launch: Launch, plan: LevelPlan, index: int) -> tuple[LevelRecord,
     while True:
         wanted = min(wanted, len(plan.requests))
         taken += [_without_prompt(plan.requests[i]) for i in range(len(taken), wanted)]
-        fitting = [r for r in taken if _fits(r, launch.config)]
+        sent = [r for r in taken if (r.at_s or 0.0) < plan.warmup_s + plan.duration_s]
+        fitting = [r for r in sent if _fits(r, launch.config)]
         result = _simulate(launch, plan, fitting, seed_of(launch.seed, plan.seed, index))
         if plan.concurrency is None or result.issued < len(fitting) or wanted == len(plan.requests):
             break
         wanted *= 2
     last = fitting[result.issued - 1].index if result.issued else -1
-    refused = [r for r in taken if not _fits(r, launch.config) and (plan.concurrency is None or r.index < last)]
+    refused = [r for r in sent if not _fits(r, launch.config) and (plan.concurrency is None or r.index < last)]
     answers = _answers(fitting, result, plan, launch.config.stream_interval)
     return _level(plan, [*answers, *_refusals(refused, plan, launch.config.max_model_len)]), result
 
