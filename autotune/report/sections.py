@@ -12,7 +12,6 @@ from autotune.records.trial import Estimate, Outcome, TrialRecord
 from autotune.report.verdict import FailureGroup, failure_groups
 from autotune.report.view import RunView, metric_of, side_metric
 from autotune.report.words import (
-    ABSENT,
     OUTCOME_MEANING,
     OUTCOME_WORDS,
     differing,
@@ -154,11 +153,18 @@ def _limit(view: RunView, name: str) -> str:
 
 
 def _arguments(columns: Sequence[tuple[str, TrialRecord]]) -> str:
-    flat = [flatten(trial.args) for _, trial in columns]
-    names = list(dict.fromkeys(name for args in flat for name in args))
-    rows = [[f"<code>{_text(n)}</code>", *(_text(value_text(a[n])) if n in a else ABSENT for a in flat)] for n in names]
+    names = list(dict.fromkeys(name for _, trial in columns for name in flatten(trial.args)))
+    rows = [[f"<code>{_text(name)}</code>", *(_argument(trial, name) for _, trial in columns)] for name in names]
     table = _table(["", *(word for word, _ in columns)], rows)
-    return f"<h3>Arguments</h3>{table}<p class='note'>{ABSENT} is the engine's own default.</p>"
+    return f"<h3>Arguments</h3>{table}<p class='note'>In brackets: not given; what the engine's default came to.</p>"
+
+
+def _argument(trial: TrialRecord, name: str) -> str:
+    given = flatten(trial.args)
+    if name in given:
+        return _text(value_text(given[name]))
+    known = {**flatten(trial.defaults), **flatten(trial.resolved)}
+    return _text(f"({value_text(known[name])})" if name in known else "(default)")
 
 
 def _trial_row(view: RunView, trial: TrialRecord, side: str) -> str:
