@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: setup check format test vllm-env vllm-study test-vllm quickstart bench-simulator
+.PHONY: setup check format test vllm-env vllm-study test-vllm quickstart bench-simulator bench-classification
 
 setup: .venv/.installed  ## the tuner and its tools in .venv
 
@@ -41,3 +41,6 @@ test-vllm: setup vllm-env  ## the tests that launch it
 
 bench-simulator: setup  ## the simulator against published measurements
 	$(BIN)/python -m benchmarks.simulator
+
+bench-classification: setup  ## the rules for failures of vLLM against labelled ones
+	$(BIN)/python -m benchmarks.classification

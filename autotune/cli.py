@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from autotune import __version__
-from autotune.errors import AutotuneError, ExitCode
+from autotune.errors import AutotuneError, ExitCode, Interrupted
 
 app = typer.Typer(
     name="autotune",
     help="Find the serving configuration of an LLM inference engine that does best under a service-level objective.",
+    epilog="Exit codes: 0 ok, 2 bad input, 3 nothing meets the objective, 4 environment, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -34,7 +36,7 @@ def _version(wanted: bool) -> None:
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    """Exit codes: 0 ok, 2 bad input, 3 nothing meets the objective, 4 environment, 130 interrupted."""
+    """Hold the options of the program itself."""
 
 
 @app.command()
@@ -55,11 +57,32 @@ def study(
 
     spec = read_study(file)
     run = RunDirectory(runs / spec.name)
-    with LiveView(spec, finished=run.trials() if resume else []) as view:
-        summary = run_study(spec, engine_for(spec), run, view, resume=resume)
+    try:
+        with LiveView(spec, finished=run.trials() if resume else []) as view:
+            summary = run_study(spec, engine_for(spec), run, view, resume=resume)
+    except KeyboardInterrupt:  # caught here: typer ends the program on one without a word
+        raise Interrupted("interrupted; finished trials are kept", "go on with --resume") from None
     show(run)
     if summary.best is None or not (summary.settled or accept_unsure):
         raise typer.Exit(ExitCode.NOTHING_FEASIBLE)
+
+
+@app.command()
+def check(
+    file: StudyFile,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Say what a study would do, without a launch: its space, what is excluded and why, and its cost in time."""
+    from autotune.check import check_study, lines
+    from autotune.engines.base import engine_for
+    from autotune.pipeline import read_study
+    from autotune.trial.store import to_json
+
+    spec = read_study(file)
+    report = check_study(spec, engine_for(spec))
+    typer.echo(to_json(report) if as_json else "\n".join(lines(report, spec.objective.load)), nl=not as_json)
+    if report.exit_code is not ExitCode.OK:
+        raise typer.Exit(report.exit_code)
 
 
 @app.command(name="show")
@@ -151,14 +174,14 @@ def schema(
 
 def main() -> None:
     """Run the command line; every error that is meant for the user ends as one message and its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # `±` and `★` are worth no traceback where the locale lacks them
+            stream.reconfigure(errors="replace")
     try:
         app(standalone_mode=True)
     except AutotuneError as error:
         typer.echo(f"autotune: {error}", err=True)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("autotune: interrupted; finished trials are kept, go on with --resume", err=True)
-        sys.exit(ExitCode.INTERRUPTED)
 
 
 if __name__ == "__main__":

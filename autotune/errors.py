@@ -4,7 +4,8 @@
     ├── InputError           the user's files or options can't be used            exit 2
     │   └── StudyFileError   a study file, space or objective has problems        exit 2
     ├── NothingFeasible      no configuration met the objective                   exit 3
-    └── EnvironmentFault     the machine, engine set-up or network prevents work  exit 4
+    ├── EnvironmentFault     the machine, engine set-up or network prevents work  exit 4
+    └── Interrupted          Ctrl-C, or the signal of a scheduler                 exit 130
 
 A trial that fails is not an error: it is an `Outcome` in its `TrialRecord`.
 """
@@ -67,3 +68,7 @@ class NothingFeasible(AutotuneError):
 
 class EnvironmentFault(AutotuneError):
     exit_code = ExitCode.ENVIRONMENT
+
+
+class Interrupted(AutotuneError):
+    exit_code = ExitCode.INTERRUPTED

@@ -5,22 +5,20 @@ Read `run_study` first; it is the product.
 
 from __future__ import annotations
 
-import fcntl
-import signal
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from autotune import space, study
 from autotune.deploy import write_best
 from autotune.engines.base import Engine, engine_for
 from autotune.engines.hardware import host_versions, visible_gpus
 from autotune.errors import EnvironmentFault, InputError, Problem
+from autotune.interrupts import Interrupts
 from autotune.records.spec import Args, EngineKind, StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import (
@@ -32,11 +30,16 @@ from autotune.records.trial import (
     Role,
     TrialRecord,
 )
+from autotune.search.doubts import machine_doubts
+from autotune.search.gate import Exclusion, Gate, Source, make_gate
 from autotune.search.study import Proposal, Search
-from autotune.search.winner import gain, nearest, pick, reference_of
-from autotune.trial.run import TrialSetting, blank_record, run_trial, utc_now
-from autotune.trial.store import RunDirectory, write_atomically
+from autotune.search.summary import summarise
+from autotune.slo import unsettled
+from autotune.trial.run import TrialSetting, blank_record, run_trial
+from autotune.trial.session import locked, open_run
+from autotune.trial.store import RunDirectory
 
+HOPELESS_LAUNCHES = 3  # so many unexplained failures and nothing else: the rest of the budget would go the same way
 ENVIRONMENT_RETRIES = 2  # a port taken or a neighbour's memory passes; three in a row is the machine's state
 
 
@@ -77,15 +80,17 @@ def run_study(spec: StudySpec, engine: Engine, run: RunDirectory, view: View, *,
     EnvironmentFault when the user's set-up or the machine keeps trials from running, KeyboardInterrupt on Ctrl-C after
     the engine was stopped; finished trials are kept in each case.
     """
-    with _locked(run), _interrupts():
-        records = _open_run(spec, run, resume=resume)
-        keeper = _Study(spec=spec, engine=engine, run=run, view=view, records=records)
+    interrupts = Interrupts()
+    with locked(run), interrupts.heeded():
+        records = open_run(spec, run, resume=resume)
+        running = _Study(spec=spec, engine=engine, run=run, view=view, records=records, interrupts=interrupts)
         try:
-            stop_reason = keeper.search()
+            stop_reason = running.search()
         except BaseException as error:
-            keeper.summarise(stop_reason=_why_stopped(error), finished=False)
+            with suppress(EnvironmentFault):  # a full disk stopped the study: that is the error to show
+                running.summarise(stop_reason=_why_stopped(error), finished=False)
             raise
-        return keeper.summarise(stop_reason=stop_reason, finished=True)
+        return running.summarise(stop_reason=stop_reason, finished=True)
 
 
 def _why_stopped(error: BaseException) -> str:
@@ -101,6 +106,7 @@ class _Study:
     run: RunDirectory
     view: View
     records: list[TrialRecord]
+    interrupts: Interrupts
     begun_s: float = field(default_factory=time.monotonic)
     spent_before_s: float = field(init=False)
 
@@ -118,21 +124,30 @@ class _Study:
         candidates = space.build_space(self.spec, gpus=max(1, len(setting.gpus)))
         for note in candidates.notes:
             self.view.message(note)
+        for warning in (*unsettled(self.spec.objective), *machine_doubts(self.spec)):
+            self.view.message(warning)
         search = Search(self.spec, candidates, self.spec.storage or self.run.storage_url, self.records)
-        if not any(record.role is Role.REFERENCE for record in self.records):
-            reference = candidates.reference(self.spec.incumbent)
-            self._keep(search, self._launch(setting, reference, search.next_number))
-        while reason := self._go_on(search):
-            if reason != "go on":
-                return reason
-            proposal = search.ask()
+        with self.engine.preflight(gpus=setting.gpus, tell=self.view.message) as preflight:
+            gate = make_gate(self.spec, self.engine, setting.gpus, preflight, self.view.message)
+            for record in self.records:
+                gate.ran(record)
+            if not any(record.role is Role.REFERENCE for record in self.records):
+                # Launched unasked: the engine's own check gets ready meanwhile, and must accept what turns out to run.
+                reference = candidates.reference(self.spec.incumbent)
+                self._keep(search, gate, self._launch(setting, reference, search.next_number))
+            return self._search(setting, search, gate)
+
+    def _search(self, setting: TrialSetting, search: Search, gate: Gate) -> str:
+        while (end := self._end(search)) is None:
+            with self.interrupts.held():
+                proposal = search.ask()
             if proposal is None:
                 return "every configuration that the sampler finds has been launched"
-            self._keep(search, self._try(setting, search, proposal))
-        return "budget spent"
+            self._keep(search, gate, self._try(setting, search, gate, proposal))
+        return end
 
     def _setting(self) -> TrialSetting:
-        gpus = _gpus(self.spec)
+        gpus = gpus_of(self.spec)
         versions = {**host_versions(), **self.engine.versions()}
         known = self.engine.defaults()
         tuned = {p.name: known[p.name] for p in self.spec.search_space.parameters if p.name in known}
@@ -140,23 +155,30 @@ class _Study:
             spec=self.spec, engine=self.engine, run=self.run, gpus=gpus, versions=versions, defaults=tuned
         )
 
-    def _go_on(self, search: Search) -> str:
-        """`go on`, or why not; empty when the budget of launches is spent."""
-        if self._launched() >= self.spec.budget.trials:
-            return ""
+    def _end(self, search: Search) -> str | None:
+        """Why the search ends now, None while it goes on. Raises EnvironmentFault when going on is in vain."""
+        launched = [record for record in self.records if record.outcome is not Outcome.RULED_OUT]
+        if len(launched) >= HOPELESS_LAUNCHES and all(record.outcome is Outcome.UNKNOWN for record in launched):
+            last = launched[-1]
+            cause = last.failure.cause if last.failure else "unknown"
+            log = self.run.trial_directory(last.number) / "engine.log"
+            raise EnvironmentFault(
+                f"each of the first {len(launched)} launches failed for a reason that no rule knows: {cause}",
+                f"is the engine's command right? whole log: {log}",
+            )
+        if len(launched) >= self.spec.budget.trials:
+            return "budget spent"
         if self.spec.budget.hours and self.spent_s > self.spec.budget.hours * 3600:
             return f"budget of {self.spec.budget.hours:g} hours spent"
         if search.exhausted:
-            return f"{search.refused} proposals were refused by the space's rules"
-        return "go on"
+            return f"{search.refused} proposals were ruled out before a launch"
+        return None
 
-    def _launched(self) -> int:
-        return sum(record.outcome is not Outcome.RULED_OUT for record in self.records)
-
-    def _try(self, setting: TrialSetting, search: Search, proposal: Proposal) -> TrialRecord:
-        if proposal.candidate is None:
-            return _ruled_out(setting, proposal)
+    def _try(self, setting: TrialSetting, search: Search, gate: Gate, proposal: Proposal) -> TrialRecord:
         try:
+            if exclusion := _exclusion(gate, proposal):
+                return _ruled_out(setting, proposal, exclusion)
+            assert proposal.candidate is not None  # noqa: S101 - the space refuses what is none
             return self._launch(setting, proposal.candidate, proposal.number)
         except KeyboardInterrupt:
             search.forget(proposal.number)
@@ -184,15 +206,18 @@ class _Study:
 
     def _advice(self, failure: Failure, number: int) -> str:
         log = self.run.trial_directory(number) / "engine.log"
-        return f"{failure.remedy or 'the cause stands in the log'}; whole log: {log}"
+        where = f"; whole log: {log}" if log.exists() else ""  # there is none when nothing could be started
+        return f"{failure.remedy or 'the cause stands in the log'}{where}"
 
-    def _keep(self, search: Search, record: TrialRecord) -> None:
+    def _keep(self, search: Search, gate: Gate, record: TrialRecord) -> None:
         """The record on disk is the truth, so it comes first; Optuna and the summary can be rebuilt from it."""
-        self.run.write_trial(record)
-        self.records.append(record)
-        search.tell(record)
-        self.summarise(stop_reason="running", finished=False)
-        self.view.finished(record)
+        with self.interrupts.held():
+            self.run.write_trial(record)
+            self.records.append(record)
+            search.tell(record)
+            gate.ran(record)
+            self.summarise(stop_reason="running", finished=False)
+            self.view.finished(record)
 
     def summarise(self, *, stop_reason: str, finished: bool) -> StudySummary:
         """Write `summary.json`, and `best/` when the study is finished and something is worth deploying."""
@@ -205,131 +230,31 @@ class _Study:
         return summary
 
 
-def _gpus(spec: StudySpec) -> tuple[str, ...]:
-    """The GPUs that the engine is given; a simulated one has as many as the study says, or one."""
+def gpus_of(spec: StudySpec) -> tuple[str, ...]:
+    """Return the GPUs that the engine is given; a simulated one has as many as the study says, or one."""
     if spec.simulated:
         return tuple(str(gpu) for gpu in spec.hardware.gpus or (0,))
     return tuple(gpu.id for gpu in visible_gpus(spec.hardware.gpus))
 
 
-def _ruled_out(setting: TrialSetting, proposal: Proposal) -> TrialRecord:
-    candidate = Candidate(params=proposal.params, args=proposal.params, role=Role.SEARCH, fingerprint="")
-    failure = Failure(
-        outcome=Outcome.RULED_OUT, fault=Fault.CANDIDATE, phase=Phase.LAUNCH, cause=proposal.refusal or "refused"
+def _exclusion(gate: Gate, proposal: Proposal) -> Exclusion | None:
+    """Return why a proposal is not worth a launch. Raises EnvironmentFault when no launch can succeed."""
+    if proposal.candidate is None:
+        cause = proposal.refusal or "refused"
+        failure = Failure(outcome=Outcome.BAD_CONFIG, fault=Fault.CANDIDATE, phase=Phase.LAUNCH, cause=cause)
+        return Exclusion(source=Source.SPACE, failure=failure)
+    exclusion = gate.exclude(proposal.candidate.args)
+    if exclusion and exclusion.failure.fault is Fault.SETUP:
+        raise EnvironmentFault(f"the engine can't run: {exclusion.failure.cause}", exclusion.failure.remedy)
+    return exclusion
+
+
+def _ruled_out(setting: TrialSetting, proposal: Proposal, exclusion: Exclusion) -> TrialRecord:
+    params = proposal.params
+    nothing = Candidate(params=params, args=params, role=Role.SEARCH, fingerprint="")
+    return replace(
+        blank_record(setting, proposal.candidate or nothing, proposal.number),
+        outcome=Outcome.RULED_OUT,
+        failure=replace(exclusion.failure, outcome=Outcome.RULED_OUT),
+        ruled_out_by=exclusion.source.value,
     )
-    blank = blank_record(setting, candidate, proposal.number)
-    return replace(blank, outcome=failure.outcome, failure=failure)
-
-
-def summarise(
-    spec: StudySpec, records: Sequence[TrialRecord], *, stop_reason: str, finished: bool, wall_s: float
-) -> StudySummary:
-    """What `records` come to: best, nearest, gain over the reference, and how far it can be relied on."""
-    best = pick(records, spec.objective)
-    reference = reference_of(records)
-    closest = nearest(records) if best is None else None
-    settled = best is not None and best.outcome is Outcome.OK
-    return StudySummary(
-        study=spec.name,
-        simulated=spec.simulated,
-        finished=finished,
-        stop_reason=stop_reason,
-        updated_utc=utc_now(),
-        best=best.number if best else None,
-        nearest=closest.number if closest else None,
-        reference=reference.number if reference else None,
-        gain=gain(best, reference, spec.objective) if best else None,
-        objective=best.objective if best else None,
-        settled=settled,
-        confirmed=settled and not spec.simulated,
-        quality="unchecked" if spec.quality == "unchecked" else "not_applicable",
-        launched=sum(record.outcome is not Outcome.RULED_OUT for record in records),
-        ruled_out=sum(record.outcome is Outcome.RULED_OUT for record in records),
-        outcomes=dict(Counter(record.outcome.value for record in records)),
-        wall_s=wall_s,
-        warnings=_warnings(best, reference),
-        versions=records[-1].versions if records else {},
-    )
-
-
-def _warnings(best: TrialRecord | None, reference: TrialRecord | None) -> tuple[str, ...]:
-    found: list[str] = []
-    if best is not None and best is not reference:
-        found.append("best and reference were measured in one launch each: launches differ by more than repeats do")
-    if best is not None and best.outcome is Outcome.UNSURE:
-        found.append("an SLO of the best configuration could not be settled: measure longer")
-    if reference is None:
-        found.append("the reference could not be measured: there is no gain to state")
-    return tuple(found)
-
-
-# --- the run directory ----------------------------------------------------------------------------------------------
-
-
-def _open_run(spec: StudySpec, run: RunDirectory, *, resume: bool) -> list[TrialRecord]:
-    if not run.exists():
-        if resume:
-            raise InputError(f"{run.path} holds no study to resume", "start it without --resume")
-        write_atomically(run.study_file, study.dump_study(spec).encode())
-        run.write_spec(spec)
-        return []
-    if not resume:
-        raise InputError(
-            f"{run.path} holds a study already", "add --resume to go on with it, or give this study another name"
-        )
-    if changed := _differing(run.spec(), spec):
-        raise InputError(
-            f"the study changed since it was started: {', '.join(changed)}",
-            "only budget and storage may change; put the old values back or give this study another name",
-        )
-    run.write_spec(spec)
-    return run.trials()
-
-
-def _differing(old: StudySpec, new: StudySpec) -> list[str]:
-    """The fields that differ and make trials incomparable. Compared as JSON, as the old one was read back from it."""
-    return [
-        spec_field.name
-        for spec_field in fields(StudySpec)
-        if spec_field.name not in ("budget", "storage")
-        and _plain(getattr(old, spec_field.name)) != _plain(getattr(new, spec_field.name))
-    ]
-
-
-def _plain(value: object) -> Any:  # noqa: ANN401 - JSON
-    from pydantic_core import to_jsonable_python  # noqa: PLC0415 - heavy
-
-    return to_jsonable_python(value)
-
-
-@contextmanager
-def _locked(run: RunDirectory) -> Iterator[None]:
-    """Hold the run against a second tuner; the kernel lets go of the lock however this process ends."""
-    created = not run.path.exists()
-    run.path.mkdir(parents=True, exist_ok=True)
-    with (run.path / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another autotune works on {run.path}", "wait for it, or stop it first") from None
-        try:
-            yield
-        finally:
-            if created and not run.exists():
-                (run.path / ".lock").unlink(missing_ok=True)
-                run.path.rmdir()
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    """SIGTERM (a scheduler's stop) and SIGHUP (a closed terminal) end a study as Ctrl-C does."""
-
-    def interrupt(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    kept = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.engines.base import LaunchError, Server
+from autotune.engines.base import LaunchError, Preflight, Refusal, Resolved, Server
 from autotune.errors import Problem
 from autotune.records.spec import Args, EngineKind, StudySpec
 from autotune.records.trial import (
@@ -99,14 +99,28 @@ class ScriptedServer:
         )
 
 
+Check = Callable[[Args], "Failure | None"]
+"""What the engine's own check says of arguments; None accepts them."""
+
+
+@dataclass(slots=True)
+class ScriptedPreflight:
+    check: Check
+
+    def ask(self, args: Args) -> Refusal | Resolved | None:
+        refused = self.check(args)
+        return Resolved(settings={}) if refused is None else Refusal(failure=refused)
+
+
 class ScriptedEngine:
     """Counts its launches; `open_servers` is 0 when every launch was closed."""
 
     kind = EngineKind.SIMULATED
     simulated = False
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, check: Check | None = None) -> None:
         self._script = script
+        self._check = check
         self.launched: list[Candidate] = []
         self.open_servers = 0
 
@@ -130,6 +144,11 @@ class ScriptedEngine:
         finally:
             self.open_servers -= 1
             server.cleanup = Cleanup(left_processes=0, port_free=True)
+
+    def preflight(
+        self, *, gpus: Sequence[str], tell: Callable[[str], None]
+    ) -> AbstractContextManager[Preflight | None]:
+        return nullcontext(None if self._check is None else ScriptedPreflight(self._check))
 
     def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:
         return failure(Outcome.UNKNOWN, Fault.ENVIRONMENT)

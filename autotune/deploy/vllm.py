@@ -32,7 +32,7 @@ def serve_sh(best: BestFile, spec: StudySpec) -> str:
 
     Raises InputError for what a command line can't carry.
     """
-    if best.model.startswith("-"):
+    if resolved_model(best.model).startswith("-"):
         raise InputError(f"the model's name {best.model!r} begins with a dash", "vLLM would read it as an option")
     measured = serve_argv(best.engine.command, best.model, best.engine.args, port=0)[:-_HOST_AND_PORT_WORDS]
     command, *options = _option_lines(measured, first=len(measured) - len(render_argv(best.engine.args)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -94,8 +95,33 @@ class VirtualServer(Server, Protocol):
         """Run one level and return what it gave."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """The engine's own checks refuse the arguments. `failure` is classified like that of a launch, so that the user's
+    set-up (a model that isn't there) is told from the candidate's own fault."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The engine's own checks accept the arguments: settings as it would resolve them, by its own names."""
+
+    settings: Mapping[str, Any]
+
+
+class Preflight(Protocol):
+    """The engine's own checks, asked without a launch."""
+
+    def ask(self, args: Args) -> Refusal | Resolved | None:
+        """Return what the engine says to `args`, None when it can't be asked or the answer can't be relied on."""
+
+
 class Engine(Protocol):
-    """One kind of engine, configured by a study. Order of calls: `problems` (to be empty), `launch` a trial."""
+    """One kind of engine, configured by a study. Order of calls: `problems` (to be empty), `launch` a trial.
+
+    Within `preflight`'s context candidates may be asked about before they are launched.
+    """
 
     @property
     def kind(self) -> EngineKind:
@@ -119,6 +145,14 @@ class Engine(Protocol):
         """Start a candidate and wait until it is ready; stop it when the context closes.
 
         `on_phase` is called with a few words whenever start-up enters another phase. Raises LaunchError.
+        """
+
+    def preflight(
+        self, *, gpus: Sequence[str], tell: Callable[[str], None]
+    ) -> AbstractContextManager[Preflight | None]:
+        """Make the engine's own checks ready to be asked; None where it has none. Returns before they are.
+
+        `tell` is called with a sentence when they can't be asked (any more).
         """
 
     def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:

@@ -40,6 +40,7 @@ class EngineProcess:
         self.error: str | None = None
         self._exit_code: int | None = None
         self._stopped: dict[str, Any] | None = None
+        self._seen: set[psutil.Process] = set()
         self._pending = b""
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -97,9 +98,11 @@ class EngineProcess:
     def tree(self) -> list[psutil.Process]:
         """Every process that belongs to the engine now."""
         try:
-            return psutil.Process(self.keeper.pid).children(recursive=True)
+            found = psutil.Process(self.keeper.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+        self._seen.update(found)
+        return found
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 
@@ -134,10 +137,10 @@ class EngineProcess:
         )
 
     def _kill_without_keeper(self) -> int:
-        """The keeper was killed: kill what is left of the engine's session, and count what survives."""
+        """The keeper was killed: kill the engine's session and whatever else was seen of its tree; count survivors."""
         if self.pid is None:
             return 0
-        mates = [process for process in psutil.process_iter() if _session(process.pid) == self.pid]
+        mates = {process for process in psutil.process_iter() if _session(process.pid) == self.pid} | self._seen
         for process in mates:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -166,21 +169,30 @@ def engine_process(
     `leftovers` are patterns whose first group is the path of a file that the engine names in its log and never removes.
     The context yields an EngineProcess that has started, or whose `error` says why it could not.
     """
-    process = EngineProcess(_start_keeper(), port)
     plan = {
         "argv": list(argv),
         "env": dict(env),
-        "cwd": str(cwd or Path.cwd()),
-        "log": str(log),
+        "cwd": str(cwd or _working_directory()),
+        "log": str(log.absolute()),  # the keeper has another working directory
         "grace_s": GRACE_S,
         "leftovers": list(leftovers),
     }
+    process = EngineProcess(_start_keeper(), port)
     try:
         _give_plan(process.keeper, plan)
         process.wait_started()
         yield process
     finally:
         process.stop()
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise EnvironmentFault(
+            "the folder in which autotune was started has been deleted", "start it in one that exists, with --resume"
+        ) from None
 
 
 def _start_keeper() -> subprocess.Popen[bytes]:

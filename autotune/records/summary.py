@@ -24,7 +24,7 @@ class Gain:
 class StudySummary:
     """Numbers of trials: `best` met every SLO, `nearest` is the one that misses least when none did, `reference` is
     what the gain is measured against. `confirmed` is False while an SLO of the best is unsettled, and always for a
-    simulated study.
+    simulated study. `ruled_out_by`: launches saved, by what excluded the candidate.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -47,3 +47,4 @@ class StudySummary:
     wall_s: float
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
+    ruled_out_by: Mapping[str, int] = field(default_factory=dict)

@@ -137,13 +137,17 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a trial gave no measurement: class, whose fault, one line of cause (verbatim where a log has it), remedy."""
+    """Why a trial gave no measurement: class, whose fault, one line of cause (verbatim where a log has it), remedy.
+
+    `edges` are the figures that the engine's log named (`max_model_len_that_fits`, `kv_available_bytes`, …).
+    """
 
     outcome: Outcome
     fault: Fault
     phase: Phase
     cause: str
     remedy: str = ""
+    edges: Mapping[str, float] = field(default_factory=dict)
 
 
 # --- load -----------------------------------------------------------------------------------------------------------
@@ -363,7 +367,8 @@ class TrialRecord:
     """Everything about one trial; `trial.json` is this. The Optuna storage is rebuilt from it.
 
     `args` were asked for; `resolved` is what the engine said it ran with; `defaults` is what the engine's documentation
-    gives for tuned parameters that were left out, for those of which the engine says nothing.
+    gives for tuned parameters that were left out, for those of which the engine says nothing. `ruled_out_by` names what
+    excluded a candidate that was not launched.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -378,6 +383,7 @@ class TrialRecord:
     argv: tuple[str, ...] = ()
     outcome: Outcome
     failure: Failure | None = None
+    ruled_out_by: str | None = None
     objective: Estimate | None = None
     verdict: Verdict | None = None
     measurements: tuple[Measurement, ...] = ()

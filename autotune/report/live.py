@@ -9,6 +9,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -157,8 +158,9 @@ class LiveView:
         if self._redraws:
             self._console.print(Text(line))
         else:
-            self._console.file.write(line + "\n")
-            self._console.file.flush()
+            with suppress(OSError):  # nobody reads on (`| head`, a closed terminal): no reason to end the study
+                self._console.file.write(line + "\n")
+                self._console.file.flush()
 
 
 def launches(trials: Sequence[TrialRecord]) -> int:

@@ -12,7 +12,16 @@ from rich.text import Text
 
 from autotune.records.trial import TrialRecord
 from autotune.report.table import excerpt, trial_table
-from autotune.report.verdict import FailureGroup, banners, details, failure_groups, files, headline, next_steps
+from autotune.report.verdict import (
+    FailureGroup,
+    banners,
+    details,
+    failure_groups,
+    files,
+    headline,
+    next_steps,
+    untrusted,
+)
 from autotune.report.view import RunView, metric_of, read_view, side_metric
 from autotune.report.words import OUTCOME_MEANING, differing, number_list, one_line, plain
 from autotune.trial.store import RunDirectory, to_json
@@ -41,6 +50,7 @@ def render(run: RunDirectory) -> RenderableType:
     if view.trials:
         parts += [Text(), trial_table(view, trials=excerpt(view, SHOWN_AT_MOST)), *_left_out(view)]
     parts += _section("Why trials failed", [_failure_text(group) for group in failure_groups(view.trials)])
+    parts += _section("Not trusted, so never handed over", [Text(line) for line in untrusted(view.trials)])
     parts += [Text(), Text(headline(view), style="bold"), *(Text(line) for line in details(view))]
     parts += _section("Files", [Text(f"{what}: {plain(path)}") for what, path in files(view).items()])
     parts += _section("Next", [Text(plain(step)) for step in next_steps(view)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from autotune.engines.vllm.downgrades import downgrades
 from autotune.records.trial import Outcome, Ruling, TrialRecord
 from autotune.report.view import RunView, failed
 from autotune.report.words import (
@@ -16,10 +17,12 @@ from autotune.report.words import (
     figure,
     interval,
     metric_label,
+    one_line,
     plain,
     slo_text,
     with_interval,
 )
+from autotune.trial.applied import applied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,8 @@ def details(view: RunView) -> list[str]:
     lines = slo_lines(chosen) if chosen else []
     if view.best is not None and not view.confirmed:
         lines.append("Not confirmed: " + "; ".join(doubts(view)))
+    if chosen is not None:
+        lines += engine_lines(chosen)
     if view.reference is not None and view.reference is not chosen:
         lines.append(f"Reference: {_result(view, view.reference)}")
     return [*lines, *state(view)]
@@ -95,6 +100,24 @@ def slo_lines(trial: TrialRecord) -> list[str]:
     kinds = (("Holds", Ruling.PASS), ("Misses", Ruling.FAIL), ("Unsettled", Ruling.UNSURE))
     grouped = [(word, by_ruling(trial, ruling)) for word, ruling in kinds]
     return [f"{word}: {'; '.join(slo_text(slo) for slo in slos)}" for word, slos in grouped if slos]
+
+
+def engine_lines(trial: TrialRecord) -> list[str]:
+    """Return what the engine changed of its own accord, and which arguments it is silent on."""
+    lines = [f"Downgraded by the engine: {what} ({one_line(text)})" for what, text in downgrades(trial.warnings)]
+    untold = applied(trial.args, trial.resolved).untold if trial.resolved else ()
+    if untold:
+        lines.append(f"Asked for, and neither confirmed nor denied by the engine: {plain(', '.join(untold))}")
+    return lines
+
+
+def untrusted(trials: Sequence[TrialRecord]) -> list[str]:
+    """Return a line for each measured trial whose figures can't be trusted, with the reasons."""
+    return [
+        f"trial {trial.number}: {plain('; '.join(trial.verdict.untrusted))}"
+        for trial in trials
+        if trial.verdict is not None and trial.verdict.untrusted
+    ]
 
 
 def doubts(view: RunView) -> list[str]:
@@ -115,7 +138,9 @@ def state(view: RunView) -> list[str]:
         return [f"Unfinished, go on with --resume: {len(view.trials)} trials finished so far"]
     how = "Finished" if summary.finished else "Unfinished, go on with --resume"
     reason = f" ({plain(summary.stop_reason)})" if summary.stop_reason else ""
-    counts = f"{summary.launched} launched, {summary.ruled_out} ruled out, in {duration(summary.wall_s)}"
+    by = ", ".join(f"{count} by {plain(source)}" for source, count in summary.ruled_out_by.items())
+    ruled_out = f"{summary.ruled_out} ruled out" + (f" ({by})" if by else "")
+    counts = f"{summary.launched} launched, {ruled_out}, in {duration(summary.wall_s)}"
     return [f"{how}{reason}: {counts}", *(f"Warning: {plain(text)}" for text in summary.warnings)]
 
 

@@ -12,14 +12,17 @@ from autotune.records.spec import SamplerSpec
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
+    from optuna.study import Study
 
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """A sampler, and whether it learns from COMPLETE trials alone (then crashes must be told as such)."""
+    """A sampler; whether it learns from COMPLETE trials alone, then crashes must be told as such; and whether it has
+    proposed all that it ever will."""
 
     sampler: BaseSampler
     complete_only: bool = False
+    exhausted: Callable[[Study], bool] = lambda _: False
 
 
 def make_sampler(
@@ -76,7 +79,14 @@ def _gp(seed: int, trials: int, _: Mapping[str, BaseDistribution]) -> Sampler:
 def _grid(seed: int, trials: int, distributions: Mapping[str, BaseDistribution]) -> Sampler:
     from optuna.samplers import GridSampler  # noqa: PLC0415 - heavy
 
-    return Sampler(GridSampler(_grid_points(distributions, trials), seed=seed))
+    class AskedGrid(GridSampler):
+        """Optuna's own ends `study.optimize` when the grid is done; asked without it, that call raises."""
+
+        def after_trial(self, *_: object) -> None:
+            """Leave the end to whoever asks: a grid that is done proposes what was launched before."""
+
+    grid = AskedGrid(_grid_points(distributions, trials), seed=seed)
+    return Sampler(grid, exhausted=grid.is_exhausted)
 
 
 def _grid_points(distributions: Mapping[str, BaseDistribution], trials: int) -> dict[str, list[Any]]:

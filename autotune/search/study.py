@@ -7,13 +7,14 @@ so that the dashboard, the run directory and the table agree.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from autotune.errors import InputError
+from autotune.errors import EnvironmentFault, InputError
 from autotune.records.spec import ParamValue, StudySpec
-from autotune.records.trial import Candidate, TrialRecord
+from autotune.records.trial import Candidate, Outcome, TrialRecord
 from autotune.search.samplers import Sampler, make_sampler
 from autotune.search.told import Told, told
 from autotune.space import RuledOut, Space
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 DUPLICATE_OF = "duplicate_of"
+STORAGE_ADVICE = "every trial.json is kept apart from it: mend it or move it away, and go on with --resume"
 REFUSALS_PER_TRIAL = 20  # refused proposals cost nothing, but a space of which nearly nothing is allowed must end
 DUPLICATES_IN_A_ROW = 100  # so many repeats in a row mean that the space has been tried
 
@@ -47,12 +49,15 @@ class Search:
         self._space = space
         self._sampler = self._make_sampler(len(records))
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # its INFO lines would break the live view
-        self._storage = _open_storage(storage_url)
+        self._storage_url = storage_url
+        with self._storage_faults():
+            self._storage = _open_storage(storage_url)
         self._asked: dict[int, optuna.Trial] = {}
         self._launched: dict[str, int] = {}
         self._seen: list[float] = []
         self.refused = 0
-        self.study = self._open(records)
+        with self._storage_faults():
+            self.study = self._open(records)
 
     @property
     def next_number(self) -> int:
@@ -66,12 +71,17 @@ class Search:
 
     def ask(self) -> Proposal | None:
         """Return the next proposal, or None when the sampler finds nothing that has not been launched yet."""
+        with self._storage_faults():
+            return self._ask()
+
+    def _ask(self) -> Proposal | None:
         for _ in range(DUPLICATES_IN_A_ROW):
+            if self._sampler.exhausted(self.study):
+                return None
             trial = self.study.ask()
             suggestion = self._space.suggest(trial)
             if isinstance(suggestion, RuledOut):
                 self._asked[trial.number] = trial
-                self.refused += 1
                 return Proposal(
                     number=trial.number, candidate=None, params=dict(suggestion.params), refusal=suggestion.reason
                 )
@@ -85,6 +95,10 @@ class Search:
 
     def tell(self, record: TrialRecord) -> None:
         """Let the sampler learn from `record`; the reference, which was not asked for, is added as it is."""
+        with self._storage_faults():
+            self._tell(record)
+
+    def _tell(self, record: TrialRecord) -> None:
         lesson = self._lesson(record)
         self._remember(record, lesson)
         trial = self._asked.pop(record.number, None)
@@ -100,12 +114,29 @@ class Search:
     def forget(self, number: int) -> None:
         """Give up a proposal that was interrupted: samplers do not see it."""
         if trial := self._asked.pop(number, None):
-            self._fail(trial)
+            with self._storage_faults():
+                self._fail(trial)
 
     def _fail(self, trial: optuna.Trial) -> None:
         from optuna.trial import TrialState  # noqa: PLC0415 - heavy
 
         self.study.tell(trial, state=TrialState.FAIL)
+
+    @contextmanager
+    def _storage_faults(self) -> Iterator[None]:
+        """Turn what a database refuses (full disk, lasting lock, damaged file) into an EnvironmentFault of one line."""
+        from optuna.exceptions import StorageInternalError  # noqa: PLC0415 - heavy
+        from sqlalchemy import make_url  # noqa: PLC0415 - heavy
+        from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - heavy
+
+        try:
+            yield
+        except (SQLAlchemyError, StorageInternalError) as error:
+            cause: BaseException = error
+            while cause.__cause__ is not None:  # the driver's own words, without the SQL around them
+                cause = cause.__cause__
+            where = make_url(self._storage_url).render_as_string(hide_password=True)
+            raise EnvironmentFault(f"Optuna's storage {where} failed: {cause}", STORAGE_ADVICE) from error
 
     def _lesson(self, record: TrialRecord) -> Told:
         return told(record, self._spec.objective, complete_only=self._sampler.complete_only, seen=tuple(self._seen))
@@ -113,6 +144,8 @@ class Search:
     def _remember(self, record: TrialRecord, lesson: Told) -> None:
         if record.outcome.measured or record.outcome.teaches_infeasible:
             self._launched.setdefault(record.fingerprint, record.number)
+        if record.outcome is Outcome.RULED_OUT:
+            self.refused += 1
         if lesson.value is not None:
             self._seen.append(lesson.value)
 
@@ -132,6 +165,11 @@ class Search:
         wanted = self._replay(records)
         study = self._create()
         held = study.get_trials(deepcopy=False)
+        if held and not records and self._spec.storage:
+            raise InputError(
+                f"the storage holds another study called {self._spec.name!r}, of {len(held)} trials",
+                "give this study another name or storage: going on would delete them",
+            )
         if [_essence(trial) for trial in held] != [_essence(trial) for trial in wanted]:
             optuna.delete_study(study_name=self._spec.name, storage=self._storage)
             study = self._create()
@@ -186,15 +224,12 @@ def _essence(trial: optuna.trial.FrozenTrial) -> tuple[Any, ...]:
 
 def _open_storage(url: str) -> BaseStorage:
     from optuna.storages import get_storage  # noqa: PLC0415 - heavy
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - heavy
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415 - heavy
 
     try:
         return get_storage(url)
-    except (SQLAlchemyError, RuntimeError, ImportError, ValueError) as error:
-        raise InputError(
-            f"Optuna's storage can't be opened: {error}",
-            "every trial.json is kept apart from it: move study.db away and start again with --resume",
-        ) from error
+    except (ArgumentError, RuntimeError, ImportError, ValueError) as error:
+        raise InputError(f"Optuna's storage can't be opened: {error}", STORAGE_ADVICE) from error
 
 
 SHOWN_METRICS = ("ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p50", "tpot_ms.p99", "output_tok_per_s", "error_ratio")

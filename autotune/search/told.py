@@ -3,6 +3,7 @@
     outcome                          state      value         constraints
     ok, slo_miss, unsure             COMPLETE   objective     per SLO v = x/(1+x) of its relative excess x; launch 0
     the same, objective unmeasured   PRUNED     none          as above
+      or its audit failed
     the candidate's own failure      PRUNED     none          launch = 1 + number of SLOs
       for samplers that learn from COMPLETE alone: COMPLETE with the worst value seen so far
     environment, interrupted, …      FAIL       none          none: samplers do not see it
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from autotune.records.spec import Direction, ObjectiveSpec
-from autotune.records.trial import Outcome, TrialRecord
+from autotune.records.trial import TrialRecord
 from autotune.slo import constraint_value
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def told(
 def _told_measured(record: TrialRecord, objective: ObjectiveSpec) -> Told:
     rulings = record.verdict.slos if record.verdict else ()
     constraints = _constraints(objective, {slo.metric: constraint_value(slo) for slo in rulings})
-    if record.objective is None:
+    untrusted = record.verdict is not None and bool(record.verdict.untrusted)
+    if record.objective is None or untrusted:
         return Told(state="PRUNED", constraints=constraints)
     return Told(state="COMPLETE", value=record.objective.value, constraints=constraints)
 
@@ -74,8 +76,3 @@ def _told_measured(record: TrialRecord, objective: ObjectiveSpec) -> Told:
 def _constraints(objective: ObjectiveSpec, values: Mapping[str, float]) -> dict[str, float]:
     """Every trial has the same keys in the same order: GPSampler refuses anything else."""
     return {key: values.get(key, 0.0) for key in (*sorted({slo.metric for slo in objective.slos}), LAUNCH)}
-
-
-def is_lesson(outcome: Outcome) -> bool:
-    """Whether samplers see a trial with this outcome."""
-    return outcome.measured or outcome.teaches_infeasible

@@ -7,5 +7,16 @@ runs. Why tests for independent requests are wrong here, and how often ours errs
 from autotune.slo.guard import OverloadGuard, Progress, overload_guard
 from autotune.slo.judge import constraint_value, judge
 from autotune.slo.sequential import requests_needed_to_pass
+from autotune.slo.settling import mean_tokens, samples_expected, unsettled
 
-__all__ = ["OverloadGuard", "Progress", "constraint_value", "judge", "overload_guard", "requests_needed_to_pass"]
+__all__ = [
+    "OverloadGuard",
+    "Progress",
+    "constraint_value",
+    "judge",
+    "mean_tokens",
+    "overload_guard",
+    "requests_needed_to_pass",
+    "samples_expected",
+    "unsettled",
+]

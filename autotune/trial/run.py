@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from autotune import load, measure, slo
 from autotune.engines.base import Engine, LaunchError, Server, VirtualServer
-from autotune.errors import EnvironmentFault
+from autotune.errors import AutotuneError, EnvironmentFault
 from autotune.records.spec import Args, FixedLength, Length, ObjectiveSpec, StudySpec
 from autotune.records.trial import (
     Candidate,
@@ -30,6 +30,7 @@ from autotune.records.trial import (
     Ruling,
     TrialRecord,
 )
+from autotune.trial.applied import applied
 from autotune.trial.store import RunDirectory
 
 CANARY_TIMEOUT_S = 180.0  # a first request may compile kernels; a longest request may queue for ever (vllm#39407)
@@ -65,7 +66,8 @@ def run_trial(setting: TrialSetting, candidate: Candidate, number: int, on_phase
     """Launch `candidate`, load it, measure it, judge it, stop it, and return the record (not yet written).
 
     Raises KeyboardInterrupt when the user interrupts, EnvironmentFault when no trial could run (an environment variable
-    that the study refers to is missing, the load client can't be started); the engine is stopped by then.
+    that the study refers to is missing, the disk is full), InputError when the workload can't be built (a dataset with
+    bad lines); the engine is stopped by then.
     """
     begun = time.monotonic()
     record = blank_record(setting, candidate, number)
@@ -80,7 +82,7 @@ def run_trial(setting: TrialSetting, candidate: Candidate, number: int, on_phase
             log_tail=error.log_tail,
             cleanup=error.cleanup,
         )
-    except EnvironmentFault:
+    except AutotuneError:
         raise
     except Exception:  # noqa: BLE001 - the trial boundary: our own fault must not end a study, nor teach anything
         remedy = "this is a fault of autotune: please report it with the trial's folder"
@@ -121,8 +123,7 @@ def utc_now() -> str:
 def _launch_and_measure(
     setting: TrialSetting, candidate: Candidate, record: TrialRecord, on_phase: OnPhase
 ) -> TrialRecord:
-    directory = setting.run.trial_directory(record.number)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = setting.run.make_trial_directory(record.number)
     with setting.engine.launch(candidate, trial_dir=directory, gpus=setting.gpus, on_phase=on_phase) as server:
         record = replace(record, argv=tuple(server.argv), startup_s=server.startup_s)
         failure, levels, load_s = _load(setting.spec, server, on_phase)
@@ -158,13 +159,27 @@ def _load(spec: StudySpec, server: Server, on_phase: OnPhase) -> tuple[Failure |
             vocab_size=server.vocab_size,
             max_total_tokens=server.max_model_len,
         )
-        level = _run_level(server, plan, spec.objective, on_phase)
+        try:
+            level = _run_level(server, plan, spec.objective, on_phase)
+        except EnvironmentFault as fault:
+            return _client_fault(fault), tuple(levels), time.monotonic() - begun
         levels.append(level)
         if failure := _death(server, level):
             return failure, tuple(levels), time.monotonic() - begun
         if level.stopped:
             break
     return None, tuple(levels), time.monotonic() - begun
+
+
+def _client_fault(fault: EnvironmentFault) -> Failure:
+    """The load client was killed or hung: the machine's doing, so the trial is tried again."""
+    return Failure(
+        outcome=Outcome.ENVIRONMENT,
+        fault=Fault.ENVIRONMENT,
+        phase=Phase.LOAD,
+        cause=fault.message,
+        remedy=fault.hint,
+    )
 
 
 def level_seed(study_seed: int, index: int) -> int:
@@ -274,8 +289,13 @@ def _judged(record: TrialRecord, setting: TrialSetting, levels: Sequence[LevelRe
     verdict = slo.judge(objective, measured)
     outcomes = {Ruling.PASS: Outcome.OK, Ruling.FAIL: Outcome.SLO_MISS, Ruling.UNSURE: Outcome.UNSURE}
     outcome = outcomes[verdict.ruling]
-    if verdict.untrusted and outcome is Outcome.OK:
-        outcome = Outcome.CLIENT_LIMITED if any("client" in why for why in verdict.untrusted) else Outcome.UNSURE
+    client_limited = any("client" in why for why in verdict.untrusted)
+    not_applied = applied(record.args, record.resolved).differing.values()
+    verdict = replace(verdict, untrusted=(*verdict.untrusted, *not_applied))
+    if client_limited:  # also a miss may be the client's doing
+        outcome = Outcome.CLIENT_LIMITED
+    elif verdict.untrusted and outcome is Outcome.OK:
+        outcome = Outcome.UNSURE
     return replace(
         record,
         outcome=outcome,

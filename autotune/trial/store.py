@@ -16,11 +16,12 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from autotune.errors import InputError
+from autotune.errors import EnvironmentFault, InputError
 from autotune.records.spec import StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import SCHEMA_VERSION, LevelRecord, RequestRecord, TrialRecord
@@ -43,8 +44,28 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:  # noqa: ANN401 - a type, or what p
     return _ADAPTERS[kind]
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an EnvironmentFault that names `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentFault(
+            f"{path} can't be written: {error.strerror or error}",
+            "check the disk's space and the folder's permissions; finished trials are kept: go on with --resume",
+        ) from error
+
+
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` so that it is there whole or not at all, also across a power cut."""
+    """Write `data` to `path` so that it is there whole or not at all, also across a power cut.
+
+    Raises EnvironmentFault when the file system refuses.
+    """
+    with writing(path):
+        _write_atomically(path, data)
+
+
+def _write_atomically(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -116,6 +137,13 @@ class RunDirectory:
     def trial_directory(self, number: int) -> Path:
         """Folder of trial `number`."""
         return self.path / "trials" / f"{number:04d}"
+
+    def make_trial_directory(self, number: int) -> Path:
+        """Make the folder of trial `number` if it isn't there, and return it."""
+        directory = self.trial_directory(number)
+        with writing(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        return directory
 
     def exists(self) -> bool:
         """Whether a study has been started here."""

@@ -298,6 +298,15 @@ def test_what_no_command_line_can_carry_is_refused(
     assert not (tmp_path / "run" / "best").exists()
 
 
+def test_a_model_in_a_folder_whose_name_begins_with_a_dash_is_deployed_by_its_whole_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "-model").mkdir()
+    monkeypatch.chdir(tmp_path)
+    folder = written(tmp_path, best=replace(BEST, model="-model"), spec=study())
+    assert f" {tmp_path}/-model " in (folder / "serve.sh").read_text()
+
+
 # --- every exporter -------------------------------------------------------------------------------------------------
 
 

@@ -100,7 +100,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = b""
         else:
             self.send_response(200)
-            model = json.dumps({"data": [{"id": "served-name", "max_model_len": 512}]})
+            served = json.dumps({"data": [{"id": "served-name", "max_model_len": 512}]})
+            model = os.environ.get("FAKE_MODELS", served)
             body = model.encode() if self.path == "/v1/models" else b'vllm:n_total{a="1"} 2\\nvllm:n_total{a="2"} 3\\n'
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.engines.net import fresh_port
 from autotune.engines.process import EngineProcess, engine_process
+from autotune.errors import EnvironmentFault
 from tests.engines.children import (
     ENDS_ON_SIGTERM,
     IGNORES_SIGTERM,
@@ -176,6 +178,35 @@ def test_an_engine_whose_keeper_was_killed_is_still_stopped(log: Path) -> None:
     assert all(gone(pid) for pid in pids)
     assert process.cleanup is not None
     assert process.cleanup.left_processes == 0
+
+
+def test_what_was_seen_of_a_tree_is_stopped_too_when_its_keeper_was_killed(log: Path) -> None:
+    with engine_process(python(LEAVES_THE_GROUP), env=os.environ, log=log) as process:
+        pids = [int(line.split()[1]) for line in wait_for_lines(log, 2)]
+        assert {child.pid for child in process.tree()} >= set(pids)
+        process.keeper.kill()
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_working_directory_that_was_deleted_is_said_to_be(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(EnvironmentFault, match="deleted"), engine_process(python("1"), env=os.environ, log=log):
+        pass
+
+
+def test_the_simulated_server_leaves_shared_memory_and_the_keeper_removes_it(log: Path) -> None:
+    fault = [sys.executable, "-m", "autotune.engines.simulated", "serve", "meta-llama/Llama-3.1-8B-Instruct"]
+    argv = [*fault, "--port", str(fresh_port()), "--sim-fault", "leaves_shm"]
+    with engine_process(argv, env=os.environ, log=log) as process:
+        wait_until(lambda: "Created shared memory" in log.read_text(), "the file in shared memory")
+    assert process.cleanup is not None
+    assert len(process.cleanup.shm_removed) == 1
+    assert not Path(process.cleanup.shm_removed[0]).exists()
 
 
 def test_an_error_in_the_body_stops_the_engine_as_well(log: Path) -> None:

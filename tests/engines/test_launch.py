@@ -27,11 +27,13 @@ pytestmark = pytest.mark.integration
 SECRET = "tok-4f1c9a77"
 
 
-def engine(mode: str = "", *, timeout_s: float = 20.0, command: tuple[str, ...] | None = None) -> VllmEngine:
+def engine(
+    mode: str = "", *, timeout_s: float = 20.0, command: tuple[str, ...] | None = None, **env: str
+) -> VllmEngine:
     spec = EngineSpec(
         kind=EngineKind.VLLM,
         command=command or (sys.executable, "-c", ENGINE),
-        env={"FAKE_MODE": mode, "FAKE_TOKEN": "${MY_TOKEN}"},
+        env={"FAKE_MODE": mode, "FAKE_TOKEN": "${MY_TOKEN}", **env},
         startup_timeout_s=timeout_s,
     )
     return VllmEngine(study_spec(engine=spec))
@@ -95,6 +97,26 @@ def test_an_engine_that_exits_is_diagnosed_by_its_root_error(tmp_path: Path) -> 
     assert error.log_tail[-1].startswith("RuntimeError: Engine core")
     assert error.cleanup is not None
     assert error.cleanup.left_processes == 0
+
+
+def test_a_run_directory_given_as_a_relative_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("trials", "0000")
+    folder.mkdir(parents=True)
+    assert refused(engine("exit"), folder).failure.outcome is Outcome.OOM_STARTUP
+    assert "No available memory" in (tmp_path / folder / "engine.log").read_text()
+
+
+def test_the_errors_of_an_earlier_attempt_are_not_taken_for_this_ones(tmp_path: Path) -> None:
+    (tmp_path / "engine.log").write_text("OSError: [Errno 98] Address already in use\n")
+    assert refused(engine("exit"), tmp_path).failure.outcome is Outcome.OOM_STARTUP
+
+
+@pytest.mark.parametrize("models", ["{}", '{"data": []}', '{"data": 5}', '{"data": ["m"]}', "[]", "no JSON"])
+def test_a_server_that_does_not_name_its_models_is_asked_for_the_one_it_was_given(tmp_path: Path, models: str) -> None:
+    with launched(engine(FAKE_MODELS=models), tmp_path) as server:
+        assert server.endpoint.model_name == "meta-llama/Llama-3.1-8B-Instruct"
+        assert server.max_model_len is None
 
 
 def test_an_engine_that_hangs_is_given_up_at_the_deadline_and_killed(tmp_path: Path) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
+import pytest
+import yaml
+
 from autotune.engines.readiness import PhaseWatch
-from autotune.engines.vllm.logs import PHASES, log_warnings, metric_sums, resolved_settings
+from autotune.engines.vllm.downgrades import downgrade_of, downgrades, known_downgrades
+from autotune.engines.vllm.logs import MAX_WARNINGS, PHASES, log_warnings, metric_sums, resolved_settings
 
 API = "(APIServer pid=2056) INFO 11-30 10:37:55 "
 LOG = f"""\
@@ -56,8 +61,63 @@ def test_warnings_are_kept_once() -> None:
     assert log_warnings(LOG) == ("Triton is not installed.",)
 
 
+def test_what_lines_beside_the_configuration_tell_is_read_too() -> None:
+    log = """\
+(EngineCore pid=1) INFO 11-30 10:38:03 [core.py:1] Initializing a V1 LLM engine (v0.8.3) with config: model='/m', \
+enable_prefix_caching=True, chunked_prefill_enabled=False
+(Worker pid=2) INFO 11-30 10:38:04 [cuda.py:300] Using FLASH_ATTN attention backend out of potential backends: ['X']
+(EngineCore pid=1) INFO 11-30 10:38:05 [vllm.py:1] Asynchronous scheduling is disabled.
+(EngineCore pid=1) INFO 11-30 10:38:06 [k.py:1] GPU KV cache size: 174,720 tokens, Maximum concurrency for 2,048 \
+tokens per request: 1,085.31x
+"""
+    assert resolved_settings(log) == {
+        "model": "/m",
+        "enable_prefix_caching": True,
+        "enable_chunked_prefill": False,  # as releases before 0.12 called it
+        "attention_backend": "FLASH_ATTN",
+        "async_scheduling": False,
+        "kv_cache_tokens": 174720,
+        "kv_cache_max_concurrency": 1085.31,
+    }
+
+
+def test_downgrades_come_first_and_are_kept_whatever_their_level() -> None:
+    noise = "".join(f"WARNING 11-30 10:37:55 [a.py:1] noise {index}\n" for index in range(2 * MAX_WARNINGS))
+    said = "Chunked prefill is not supported for this model; disabling it."
+    config = "non-default args: {'x': 'Prefix caching is disabled'}"
+    kept = log_warnings(f"{noise}(APIServer pid=1) INFO 11-30 10:37:55 [b.py:2] {said}\n{API}[c.py:3] {config}\n")
+    assert len(kept) == MAX_WARNINGS
+    assert kept[:2] == (said, "noise 0")
+    assert downgrades(kept) == (("chunked prefill off", said),)
+
+
+@pytest.mark.parametrize("name", known_downgrades())
+def test_every_downgrade_knows_its_example(name: str) -> None:
+    text = resources.files("autotune.engines.vllm").joinpath("downgrades.yaml").read_text(encoding="utf-8")
+    examples = {row["name"]: row["example"] for row in yaml.safe_load(text)}
+    assert downgrade_of(examples[name]) == name
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "Enforce eager set, disabling torch.compile, CUDAGraphs, and JIT kernel warmup.",
+        "Chunked prefill is enabled with max_num_batched_tokens=512.",
+        "Asynchronous scheduling is enabled.",
+        "Found ulimit of 20000 and failed to automatically increase with error current limit exceeds maximum limit.",
+        "Using max model len 2048",
+    ],
+)
+def test_noise_is_no_downgrade(noise: str) -> None:
+    assert downgrade_of(noise) is None
+
+
 def test_metrics_are_summed_over_labels() -> None:
     assert metric_sums(METRICS) == {"vllm:num_preemptions_total": 5.0, "process_open_fds": 31.0}
+
+
+def test_metrics_that_are_no_numbers_are_left_out() -> None:
+    assert metric_sums('a 1\na{x="1"} NaN\nb +Inf\nc many\n') == {"a": 1.0}
 
 
 def test_phases_follow_the_log_as_it_grows(tmp_path: Path) -> None:

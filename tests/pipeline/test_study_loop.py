@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 from optuna.trial import TrialState
 
+from autotune.engines.vllm.engine import VllmEngine
 from autotune.errors import EnvironmentFault, InputError
 from autotune.pipeline import run_study
-from autotune.records.spec import BudgetSpec, Choice, ParameterSpec, SpaceSpec, StudySpec
+from autotune.records.spec import (
+    BudgetSpec,
+    Choice,
+    EngineKind,
+    EngineSpec,
+    FixedLength,
+    ParameterSpec,
+    SpaceSpec,
+    StudySpec,
+    WorkloadSpec,
+)
 from autotune.records.summary import StudySummary
 from autotune.records.trial import Candidate, Failure, Fault, Outcome, Role
 from autotune.trial.store import RunDirectory
@@ -149,6 +162,31 @@ def test_the_users_setup_ends_the_study_with_its_remedy(tmp_path: Path) -> None:
     assert RunDirectory(tmp_path / "run").trials() == []
 
 
+def test_a_log_that_was_never_begun_is_not_pointed_at(tmp_path: Path) -> None:
+    spec = study_spec(engine=EngineSpec(kind=EngineKind.VLLM, command=("/nowhere/vllm",)))
+    with pytest.raises(EnvironmentFault, match="/nowhere/vllm") as caught:
+        run_study(spec, VllmEngine(spec), RunDirectory(tmp_path / "run"), ListView())
+    assert "engine.command" in caught.value.hint
+    assert "log" not in caught.value.hint
+
+
+def test_a_study_of_which_nothing_starts_for_unknown_reasons_ends_before_its_budget(tmp_path: Path) -> None:
+    launches: list[int] = []
+
+    def unexplained(_: Candidate, so_far: int) -> Failure:
+        launches.append(so_far)
+        return failure(Outcome.UNKNOWN)
+
+    with pytest.raises(EnvironmentFault, match="no rule knows"):
+        _run(tmp_path, unexplained)
+    assert len(launches) == 3
+
+
+def test_unknown_failures_beside_a_trial_that_ran_do_not_end_a_study(tmp_path: Path) -> None:
+    summary, _, _ = _run(tmp_path, lambda c, n: failure(Outcome.UNKNOWN) if n > 1 else _ttft_by_seqs(c, n))
+    assert summary.launched == 6
+
+
 def test_what_the_machine_spoils_is_tried_again_and_never_taught(tmp_path: Path) -> None:
     def once(candidate: Candidate, launches: int) -> Failure | float:
         spoilt = failure(Outcome.ENVIRONMENT, Fault.ENVIRONMENT)
@@ -209,3 +247,78 @@ def test_the_same_seed_proposes_the_same_candidates(tmp_path: Path) -> None:
     _, second, _ = _run(tmp_path / "b", _ttft_by_seqs)
     _, other, _ = _run(tmp_path / "c", _ttft_by_seqs, study_spec(seed=2))
     assert first.launched == second.launched != other.launched
+
+
+def test_a_run_directory_that_can_not_be_made_is_the_environments_fault(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(EnvironmentFault, match="can't be written: File exists"):
+        _run(tmp_path, _ttft_by_seqs)
+
+
+def test_a_disk_that_fills_up_stops_the_study_with_that_reason_and_a_resume_goes_on(tmp_path: Path) -> None:
+    """Folders in the place of files stand for what can no longer be written."""
+    run = tmp_path / "run"
+    blocked = [run / "trials" / "0001" / "trial.json", run / "summary.json"]
+
+    def filling(candidate: Candidate, launches: int) -> float:
+        if launches == 2:
+            blocked[1].unlink()
+            for path in blocked:
+                path.mkdir()
+        return _ttft_by_seqs(candidate, launches)
+
+    with pytest.raises(EnvironmentFault, match=r"trial\.json can't be written"):
+        _run(tmp_path, filling)
+    for path in blocked:
+        path.rmdir()
+    summary, engine, _ = _run(tmp_path, _ttft_by_seqs, resume=True)
+    assert summary.launched == 6
+    assert len(engine.launched) == 5
+
+
+def test_trials_whose_study_is_lost_are_not_overwritten(tmp_path: Path) -> None:
+    _, _, run = _run(tmp_path, _ttft_by_seqs)
+    before = run.trials()
+    run.spec_file.unlink()
+    with pytest.raises(InputError, match=r"study\.json is gone"):
+        _run(tmp_path, _ttft_by_seqs)
+    assert run.trials() == before
+
+
+def test_a_load_client_that_was_killed_costs_another_try_not_the_study(tmp_path: Path) -> None:
+    def killed(candidate: Candidate, launches: int) -> float | BaseException:
+        return EnvironmentFault("the load client ended") if launches == 2 else _ttft_by_seqs(candidate, launches)
+
+    summary, engine, _ = _run(tmp_path, killed)
+    assert len(engine.launched) == 7
+    assert summary.launched == 6
+
+
+def test_a_workload_that_can_not_be_built_is_the_users_to_mend(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{")
+    workload = WorkloadSpec(dataset=str(rows), output_tokens=FixedLength(tokens=8))
+    spec = study_spec(objective=objective(workload=workload))
+    with pytest.raises(InputError, match=r"rows\.jsonl:1: not JSON"):
+        _run(tmp_path, _ttft_by_seqs, spec)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_ends_the_study_unless_it_was_ignored_before_as_nohup_does(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    def signalled(candidate: Candidate, launches: int) -> float:
+        if launches == 2:
+            os.kill(os.getpid(), number)
+        return _ttft_by_seqs(candidate, launches)
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path / "heeded", signalled)
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        summary, _, _ = _run(tmp_path / "ignored", signalled)
+    except KeyboardInterrupt:
+        pytest.fail("the signal was heeded although it had been ignored")
+    finally:
+        signal.signal(number, before)
+    assert summary.launched == 6

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from rich.console import Console
 
@@ -108,3 +110,13 @@ def test_time_left_is_what_the_tighter_budget_leaves() -> None:
     assert time_left_s(study(budget=BudgetSpec(trials=16)), trials, 0.0) == 5 * 120.0
     assert time_left_s(study(budget=BudgetSpec(trials=16, hours=1.0)), trials, 3500.0) == 100.0
     assert time_left_s(study(budget=BudgetSpec(trials=16)), [], 0.0) is None
+
+
+def test_a_reader_that_goes_away_does_not_end_the_study() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    file = os.fdopen(writer, "w", buffering=1)
+    view = LiveView(study(), console=Console(file=file, force_terminal=False), environ={})
+    drive(view, dozen())
+    with suppress(BrokenPipeError):
+        file.close()

@@ -39,6 +39,15 @@ def test_a_measured_trial_is_complete_with_its_objective(outcome: Outcome) -> No
     assert (lesson.constraints["ttft_ms.p90"] <= 0) == (outcome is not Outcome.SLO_MISS)
 
 
+@pytest.mark.parametrize("outcome", [Outcome.UNSURE, Outcome.SLO_MISS])
+def test_a_figure_whose_audit_failed_is_never_told(outcome: Outcome) -> None:
+    distrusted = trial(0, outcome=outcome, value=900.0)
+    assert distrusted.verdict is not None
+    distrusted = replace(distrusted, verdict=replace(distrusted.verdict, untrusted=("a flag was not applied",)))
+    lesson = told(distrusted, OBJECTIVE)
+    assert (lesson.state, lesson.value) == ("PRUNED", None)
+
+
 def test_every_trial_has_the_same_constraints_in_the_same_order() -> None:
     keys = {
         tuple(told(trial(0, outcome=outcome, value=1.0 if outcome.measured else None), OBJECTIVE).constraints)

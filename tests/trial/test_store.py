@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.errors import InputError
+from autotune.errors import EnvironmentFault, InputError
 from autotune.records.spec import FloatRange, LogNormalLength, ParameterSpec, PrefixSpec, WorkloadSpec
 from autotune.records.trial import (
     Cleanup,
@@ -132,3 +132,12 @@ def test_not_a_number_becomes_null(tmp_path: Path) -> None:
     run.write_trial(trial(0, value=float("nan")))
     stored = json.loads((run.trial_directory(0) / "trial.json").read_text())
     assert stored["objective"]["value"] is None
+
+
+def test_what_the_file_system_refuses_is_the_environments_fault_and_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    run = RunDirectory(tmp_path / "run")
+    with pytest.raises(EnvironmentFault, match=r"trial\.json can't be written: Not a directory"):
+        run.write_trial(trial(0))
+    with pytest.raises(EnvironmentFault, match="0000 can't be written"):
+        run.make_trial_directory(0)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from autotune.engines.base import LaunchError, Server
+from autotune.engines.base import LaunchError, Preflight, Refusal, Resolved, Server
 from autotune.engines.simulated.virtual import Launch, run_level, seed_of
 from autotune.engines.vllm.diagnosis import diagnose
 from autotune.engines.vllm.engine import VllmEngine, argument_problems
@@ -109,6 +109,14 @@ class SimulatedEngine:
             raise _launch_error(failure.cause, Outcome.OOM_STARTUP)
         return config, memory
 
+    def preflight(
+        self,
+        *,
+        gpus: Sequence[str],  # noqa: ARG002  the simulated ones
+        tell: Callable[[str], None],  # noqa: ARG002  it can always be asked
+    ) -> AbstractContextManager[Preflight | None]:
+        return nullcontext(SimulatedPreflight(self._spec))
+
     def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:
         return diagnose(exit_code, phase, log_text)
 
@@ -171,11 +179,44 @@ def _machine_problems(spec: StudySpec) -> Iterator[Problem]:
 
 def _launch_error(line: str, outcome: Outcome) -> LaunchError:
     """A failed launch as the log of vLLM would have told it; what its rules don't know is `outcome`."""
+    return LaunchError(_failure(line, outcome), log_tail=(line,), cleanup=_gone())
+
+
+def _failure(line: str, outcome: Outcome) -> Failure:
     failure = diagnose(1, Phase.LAUNCH, line)
     if failure.fault is not Fault.CANDIDATE or failure.outcome is Outcome.UNKNOWN:
         # In simulation there is no neighbour that could have taken the memory: it is the candidate's own doing.
         failure = replace(failure, outcome=outcome, fault=Fault.CANDIDATE, cause=line)
-    return LaunchError(failure, log_tail=(line,), cleanup=_gone())
+    return failure
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPreflight:
+    """Follows `engines.base.Preflight`: what vLLM's configuration would refuse, by the model's own rules."""
+
+    spec: StudySpec
+
+    def ask(self, args: Args) -> Refusal | Resolved:
+        try:
+            config = resolve(self.spec, args)
+        except RefusedConfig as refusal:
+            return Refusal(failure=_failure(f"Value error, {refusal}", Outcome.BAD_CONFIG))
+        return Resolved(settings=_settings(config))
+
+
+def _settings(config: SchedulerConfig) -> dict[str, Any]:
+    return {
+        "max_model_len": config.max_model_len,
+        "max_num_seqs": config.max_num_seqs,
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "block_size": config.block_size,
+        "tensor_parallel_size": config.tp,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "enable_prefix_caching": config.prefix_caching,
+        "enable_chunked_prefill": config.chunked_prefill,
+        "async_scheduling": config.async_scheduling,
+        "enforce_eager": config.eager,
+    }
 
 
 def _gone() -> Cleanup:
@@ -239,16 +280,7 @@ class VirtualVllm:
     def resolved(self) -> Mapping[str, Any]:
         config, memory = self._launch.config, self._memory
         return {
-            "max_model_len": config.max_model_len,
-            "max_num_seqs": config.max_num_seqs,
-            "max_num_batched_tokens": config.max_num_batched_tokens,
-            "block_size": config.block_size,
-            "tensor_parallel_size": config.tp,
-            "gpu_memory_utilization": config.gpu_memory_utilization,
-            "enable_prefix_caching": config.prefix_caching,
-            "enable_chunked_prefill": config.chunked_prefill,
-            "async_scheduling": config.async_scheduling,
-            "enforce_eager": config.eager,
+            **_settings(config),
             "kv_cache_tokens": memory.kv_tokens,
             "num_gpu_blocks": memory.blocks + 1,  # with vLLM's null block
             "kv_cache_max_concurrency": memory.kv_tokens / config.max_model_len,

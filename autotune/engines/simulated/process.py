@@ -81,4 +81,5 @@ def _leave_child(seconds: int) -> None:
 def _leave_shm() -> None:
     path = _SHM / f"psm_{secrets.token_hex(4)}"  # the name that Python's multiprocessing gives
     path.write_bytes(bytes(_SHM_BYTES))
+    os.open(path, os.O_RDWR)  # never closed: vLLM too holds its segment until it ends
     logs.write(f"Created shared memory {path}", source="shm_broadcast.py:120")

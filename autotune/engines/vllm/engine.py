@@ -7,17 +7,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from autotune.engines.base import LaunchError, Server
+from autotune.engines.base import LaunchError, Preflight, Refusal, Server
 from autotune.engines.net import fresh_port
 from autotune.engines.process import GRACE_S, EngineProcess, engine_process
 from autotune.engines.readiness import PhaseWatch, Readiness, wait_ready
-from autotune.engines.vllm.command import ask_versions, find_program, launch_plan
-from autotune.engines.vllm.diagnosis import diagnose
+from autotune.engines.vllm.command import ask_versions, engine_python, find_program, launch_plan
+from autotune.engines.vllm.diagnosis import diagnose, known_cause
 from autotune.engines.vllm.flags import (
     SECRETS,
     TUNER_OWNED,
@@ -29,6 +30,7 @@ from autotune.engines.vllm.flags import (
 )
 from autotune.engines.vllm.incumbent import read_incumbent
 from autotune.engines.vllm.logs import LEFTOVERS, PHASES
+from autotune.engines.vllm.preflight import vllm_preflight
 from autotune.engines.vllm.server import VllmServer, read_log, tail
 from autotune.errors import Problem
 from autotune.records.spec import Args, Choice, Domain, EngineKind, FloatRange, IntRange, StudySpec
@@ -59,6 +61,11 @@ class VllmEngine:
     ) -> AbstractContextManager[Server]:
         return _launch(self._spec, candidate.args, trial_dir, gpus, on_phase)
 
+    def preflight(
+        self, *, gpus: Sequence[str], tell: Callable[[str], None]
+    ) -> AbstractContextManager[Preflight | None]:
+        return _preflight(self._spec, gpus, tell)
+
     def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:
         return diagnose(exit_code, phase, log_text)
 
@@ -87,7 +94,7 @@ def _launch(
     if find_program(spec.engine.command, plan.env) is None:
         raise LaunchError(_no_program(plan), argv=plan.argv)
     log = trial_dir / LOG_NAME
-    log.touch()
+    log.write_bytes(b"")  # an attempt before this one may have left its errors here
     process: EngineProcess | None = None
     try:
         with engine_process(
@@ -129,6 +136,8 @@ def _launch_failure(readiness: Readiness, exit_code: int | None, text: str, port
                 remedy="another program took the port between its choice and its use; the next launch takes another",
             )
         case Readiness.TIMEOUT:
+            if known := known_cause(Phase.LAUNCH, text):  # it failed, and hangs instead of ending (vllm#52656)
+                return known
             last = tail(text, 1)
             return Failure(
                 outcome=Outcome.READY_TIMEOUT,
@@ -158,6 +167,33 @@ def _not_started(error: str) -> Failure:
         cause=f"the engine's program could not be started: {error}",
         remedy="check engine.command",
     )
+
+
+# --- preflight --------------------------------------------------------------------------------------------------------
+
+
+def _preflight(
+    spec: StudySpec, gpus: Sequence[str], tell: Callable[[str], None]
+) -> AbstractContextManager[Preflight | None]:
+    plan = launch_plan(spec.engine, spec.model, {}, port=0, gpus=gpus)  # of which only the environment is used
+    program = find_program(spec.engine.command, plan.env)
+    if program is None:
+        return nullcontext(Refuser(_no_program(plan)))
+    python = engine_python(program)
+    if python is None:
+        tell(f"candidates are not checked before they are launched: {program} names no Python to ask")
+        return nullcontext(None)
+    return vllm_preflight(python, spec.model, env={**os.environ, **plan.env}, redacted=plan.redacted, tell=tell)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuser:
+    """A preflight that refuses everything for one reason."""
+
+    failure: Failure
+
+    def ask(self, args: Args) -> Refusal:  # noqa: ARG002  whatever they are
+        return Refusal(failure=self.failure)
 
 
 # --- problems of a study ----------------------------------------------------------------------------------------------

@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from autotune.engines.vllm.downgrades import downgrade_of
 from autotune.engines.vllm.flags import SECRETS, TUNER_OWNED
+from autotune.engines.vllm.lines import QUIET, split_head
 
 PHASES = (
     ("Starting to load model", "loading weights"),
@@ -32,18 +35,20 @@ MAX_WARNINGS = 40
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(\S+\) with config: (.*)")
 _ASKED = re.compile(r"non-default args: (\{.*\})")
 _ENUM = re.compile(r"<\w+\.(\w+): [^<>]*>")
-_WARNING = re.compile(r"^(?:\(.*? pid=\d+\) )?WARNING [\d-]+ [\d:]+ \[[^\]]*\] (.*)")
-_SAYINGS = {  # settings that the configuration line leaves out
-    "max_num_batched_tokens": re.compile(r"max_num_batched_tokens=(\d+)"),
-    "async_scheduling": re.compile(r"Asynchronous scheduling is (enabled|disabled)"),
-    "kv_cache_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
+_SAYINGS: Mapping[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {  # what the configuration line leaves out
+    "max_num_batched_tokens": (re.compile(r"max_num_batched_tokens=(\d+)"), int),
+    "async_scheduling": (re.compile(r"Asynchronous scheduling is (enabled|disabled)"), lambda text: text == "enabled"),
+    "attention_backend": (re.compile(r"Using (?:AttentionBackendEnum\.)?([A-Z0-9_]+) attention backend"), str),
+    "kv_cache_tokens": (re.compile(r"KV cache size: ([\d,]+) tokens"), int),
+    "kv_cache_max_concurrency": (re.compile(r"Maximum concurrency for [\d,]+ tokens per request: ([\d.,]+)x"), float),
 }
-_RENAMED = {"max_seq_len": "max_model_len"}
+_RENAMED = {"max_seq_len": "max_model_len", "chunked_prefill_enabled": "enable_chunked_prefill"}
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)", re.MULTILINE)
 _CACHE_KEYS = {"block_size", "enable_prefix_caching", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 _CACHE_KEYS |= {"kv_cache_max_concurrency", "num_gpu_blocks", "sliding_window", "prefix_caching_hash_algo"}
+_CACHE_KEYS |= {"kv_offloading_size", "num_gpu_blocks_override", "mamba_cache_dtype", "mamba_ssm_cache_dtype"}
 
 
 def resolved_settings(log_text: str, metrics_text: str = "") -> dict[str, Any]:
@@ -79,11 +84,10 @@ def _from_config_line(log_text: str) -> dict[str, Any]:
 
 def _from_sayings(log_text: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, pattern in _SAYINGS.items():
+    for name, (pattern, read) in _SAYINGS.items():
         matches = pattern.findall(log_text)
         if matches:
-            text = matches[-1].replace(",", "")
-            found[name] = text == "enabled" if name == "async_scheduling" else int(text)
+            found[name] = read(matches[-1].replace(",", ""))
     return found
 
 
@@ -127,15 +131,35 @@ def _value(text: str) -> Any:
 
 
 def log_warnings(log_text: str) -> tuple[str, ...]:
-    """Distinct WARNING messages in the order of their first appearance, at most MAX_WARNINGS."""
-    found = (match.group(1) for line in log_text.splitlines() if (match := _WARNING.match(line)))
-    return tuple(dict.fromkeys(found))[:MAX_WARNINGS]
+    """Distinct WARNING messages, at most MAX_WARNINGS: known downgrades first (also those told as INFO), then the rest,
+    each in the order of its first appearance."""
+    known: dict[str, None] = {}
+    others: dict[str, None] = {}
+    for line in log_text.splitlines():
+        _, level, text = split_head(line)
+        if _ASKED.search(text) or _CONFIG.search(text):
+            continue
+        if level in QUIET and downgrade_of(text) is not None:
+            known.setdefault(text.strip())
+        elif level.startswith("WARN") and text.strip():
+            others.setdefault(text.strip())
+    return (*known, *others)[:MAX_WARNINGS]
 
 
 def metric_sums(metrics_text: str) -> Mapping[str, float]:
     """Every sample of a /metrics page by name, summed over labels; histogram buckets and creation times left out."""
     sums: dict[str, float] = {}
     for name, text in _SAMPLE.findall(metrics_text):
-        if not name.endswith(("_bucket", "_created", "_info")):
-            sums[name] = sums.get(name, 0.0) + float(text)
+        value = _number(text)
+        if value is not None and not name.endswith(("_bucket", "_created", "_info")):
+            sums[name] = sums.get(name, 0.0) + value
     return sums
+
+
+def _number(text: str) -> float | None:
+    """None for what is no finite number: a summary without observations is NaN."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -118,10 +118,9 @@ class VllmServer:
         if answer is None or answer[0] != 200:
             return {}
         try:
-            models = json.loads(answer[1])["data"]
-        except (ValueError, KeyError, TypeError):
+            return dict(json.loads(answer[1])["data"][0])
+        except (ValueError, LookupError, TypeError):
             return {}
-        return dict(models[0]) if models else {}
 
 
 def vocab_size(model: str, environment: Mapping[str, str]) -> int | None:

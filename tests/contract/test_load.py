@@ -1,0 +1,169 @@
+"""autotune's own load client against both engines: clean records, and counters that moved by what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import psutil
+import pytest
+
+from autotune.engines.base import Server
+from autotune.load import build_level, probe, run_level
+from autotune.records.spec import FixedLength, LoadSpec, UniformLength, WorkloadSpec
+from autotune.records.trial import LevelPlan, Phase, RequestPlan, RequestRecord
+from tests.contract.engines import ARGS, MAX_MODEL_LEN, VOCAB_SIZE, Live
+from tests.engines.children import wait_until
+from tests.simulated.running import Client
+
+RELIED_ON = {
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_preemptions_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:request_success_total",
+    "vllm:time_to_first_token_seconds_count",
+    "vllm:e2e_request_latency_seconds_sum",
+}
+SENT = ("vllm:request_success_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+WORKLOAD = WorkloadSpec(input_tokens=UniformLength(low=24, high=64), output_tokens=UniformLength(low=4, high=12))
+
+
+def sent(records: Iterable[RequestRecord]) -> tuple[int, int, int]:
+    """Requests, prompt tokens, output tokens, as the server's usage counted them."""
+    found = list(records)
+    return len(found), sum(r.prompt_tokens or 0 for r in found), sum(r.output_tokens or 0 for r in found)
+
+
+def moved(server: Server, before: Mapping[str, float]) -> tuple[float, ...]:
+    now = server.metrics()
+    return tuple(now[name] - before[name] for name in SENT)
+
+
+def assert_clean(records: Iterable[RequestRecord]) -> None:
+    for record in records:
+        assert (record.error, record.status, record.finish_reason) == (None, 200, "length")
+        assert record.prompt_tokens == record.asked_prompt_tokens
+        assert record.output_tokens == record.asked_output_tokens
+        assert record.done_s is not None
+        times = (record.sent_s, *record.chunk_s, record.done_s)
+        assert list(times) == sorted(times)
+        assert 1 <= len(record.chunk_s) <= record.asked_output_tokens
+
+
+def level(engine: Live, load: LoadSpec, seed: int) -> LevelPlan:
+    return build_level(
+        WORKLOAD, load, seed=seed, vocab_size=engine.server.vocab_size, max_total_tokens=engine.server.max_model_len
+    )
+
+
+def test_a_probe_gives_the_record_of_its_one_request(engine: Live) -> None:
+    request = RequestPlan(index=0, at_s=None, output_tokens=7, prompt_tokens=31, prompt_ids=tuple(range(300, 331)))
+    record = probe(engine.server.endpoint, request, timeout_s=60)
+    assert_clean([record])
+    assert len(record.chunk_s) == 7
+    assert record.ttft_ms is not None
+    assert record.ttft_ms > 0
+
+
+def test_a_refused_probe_says_why(engine: Live) -> None:
+    ids = tuple(range(300, 300 + MAX_MODEL_LEN + 1))
+    record = probe(
+        engine.server.endpoint, RequestPlan(index=0, at_s=None, output_tokens=1, prompt_ids=ids), timeout_s=60
+    )
+    assert record.status == 400
+    assert "400" in (record.error or "")
+    assert str(MAX_MODEL_LEN) in (record.error or "")
+
+
+@pytest.mark.parametrize(
+    ("load", "seed"),
+    [
+        (LoadSpec(concurrency=4, duration_s=2.0, warmup_s=0.5), 11),
+        (LoadSpec(poisson_rps=8, duration_s=2.0, warmup_s=0.5), 12),
+    ],
+    ids=["closed", "poisson"],
+)
+def test_a_level_is_clean_and_the_counters_move_by_what_was_sent(engine: Live, load: LoadSpec, seed: int) -> None:
+    before = engine.server.metrics()
+    record = run_level(engine.server.endpoint, level(engine, load, seed))
+    assert record.stopped is None
+    assert len(record.requests) >= 8
+    assert {request.warmup for request in record.requests} == {True, False}
+    assert_clean(record.requests)
+    expected = sent(record.requests)
+    wait_until(lambda: moved(engine.server, before) == expected, f"counters that moved by {expected}")
+
+
+def test_twice_as_many_requests_at_once_as_run_at_once_all_finish(engine: Live) -> None:
+    """Nowhere does vLLM say which max_num_seqs it took: it shows only in what runs at once."""
+    limit, running = int(ARGS["max_num_seqs"]), list[float]()
+    workload = WorkloadSpec(input_tokens=FixedLength(tokens=40), output_tokens=FixedLength(tokens=96))
+    load = LoadSpec(concurrency=2 * limit, max_requests=2 * limit, duration_s=60, warmup_s=0)
+    plan = build_level(workload, load, seed=13, vocab_size=VOCAB_SIZE)
+    record = run_level(
+        engine.server.endpoint,
+        plan,
+        on_progress=lambda _: running.append(engine.server.metrics()["vllm:num_requests_running"]),
+    )
+    assert len(record.requests) == 2 * limit
+    assert_clean(record.requests)
+    assert 1 < max(running) <= limit
+
+
+def test_the_metrics_that_autotune_relies_on_are_there(engine: Live) -> None:
+    assert engine.server.metrics().keys() >= RELIED_ON
+
+
+def test_a_repeated_prompt_hits_nothing_since_prefix_caching_is_off(engine: Live) -> None:
+    request = RequestPlan(index=0, at_s=None, output_tokens=1, prompt_tokens=384, prompt_ids=tuple(range(400, 784)))
+    records = [probe(engine.server.endpoint, request, timeout_s=60) for _ in range(2)]
+    assert_clean(records)
+    assert engine.server.metrics()["vllm:prefix_cache_hits_total"] == 0
+    assert all(not record.cached_tokens for record in records)
+
+
+# --- what the server says about itself --------------------------------------------------------------------------------
+
+
+def test_it_resolved_what_was_asked(engine: Live) -> None:
+    resolved = engine.server.resolved()
+    assert {name: resolved[name] for name in ARGS} == ARGS
+    assert resolved["enable_prefix_caching"] is False
+    assert resolved["block_size"] > 0
+    assert resolved["kv_cache_tokens"] >= MAX_MODEL_LEN
+
+
+def test_it_warns_of_what_it_was_made_to_do_without(engine: Live) -> None:
+    assert any("Enforce eager set" in warning for warning in engine.server.warnings())
+
+
+def test_it_is_alive_on_loopback_with_the_models_sizes(engine: Live) -> None:
+    server = engine.server
+    assert server.endpoint.host == "127.0.0.1"
+    assert listening_hosts(engine.client) == {"127.0.0.1"}
+    assert (server.max_model_len, server.vocab_size) == (MAX_MODEL_LEN, VOCAB_SIZE)
+    assert server.startup_s > 0
+    assert (server.exit_code(), server.failure(Phase.LOAD), server.cleanup) == (None, None, None)
+    assert len(server.log_tail(5)) == 5
+
+
+def test_start_up_was_told_in_phases(engine: Live) -> None:
+    assert (engine.phases[0], engine.phases[-1]) == ("starting", "ready")
+    assert len(set(engine.phases)) == len(engine.phases)
+
+
+def test_the_command_line_carries_what_was_asked(engine: Live) -> None:
+    argv = engine.server.argv
+    assert argv[: len(engine.contender.command)] == engine.contender.command
+    assert "--no-enable-prefix-caching" in argv
+    assert argv[argv.index("--max-num-seqs") + 1] == "8"
+
+
+def listening_hosts(client: Client) -> set[str]:
+    """Addresses that the server's port is bound to."""
+    listening = (c.laddr for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN)
+    return {address.ip for address in listening if address and address.port == client.port}

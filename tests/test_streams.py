@@ -1,0 +1,27 @@
+"""What the program prints survives a terminal that can't show it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runs import dozen, summary, write_run
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_locale_without_unicode_gets_question_marks_not_a_traceback(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", dozen(), summary())
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune.cli", "show", str(run.path)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Best: trial 5, 312 output tok/s (293?331)" in done.stdout
