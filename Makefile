@@ -28,19 +28,20 @@ test: setup  ## every test that needs no engine installed
 	$(BIN)/pytest -m "not vllm and not gpu"
 
 quickstart: setup  ## a study on a simulated H100, in under a minute
-	$(BIN)/autotune study studies/quickstart.yaml
+	$(BIN)/autotune study studies/quickstart.yaml $(if $(wildcard runs/quickstart),--resume)
 
 vllm-env:  ## a real vLLM for the CPU and a tiny model, in an environment of its own
 	bash scripts/vllm_env.sh
 
 vllm-study: setup vllm-env  ## eight trials on that vLLM, under 15 minutes on 2 cores
-	$(BIN)/autotune study studies/vllm-cpu.yaml
+	$(BIN)/autotune study studies/vllm-cpu.yaml $(if $(wildcard runs/vllm-cpu),--resume)
 
 test-vllm: setup vllm-env  ## the tests that launch it
 	$(BIN)/pytest -m vllm
 
-bench-simulator: setup  ## the simulator against published measurements
+bench-simulator: setup  ## the simulator against published measurements, and its ranking of a real vLLM
 	$(BIN)/python -m benchmarks.simulator
+	$(BIN)/python -m benchmarks.simulator.vllm_cpu rank
 
 bench-classification: setup  ## the rules for failures of vLLM against labelled ones
 	$(BIN)/python -m benchmarks.classification

@@ -1,7 +1,8 @@
 """The scheduler model with a CPU in the place of its GPU: six constants, fitted to launches of a real vLLM.
 
-A maximum a posteriori fit: every constant is log-normal around a guess, and the figures of the launches fitted (METRICS) are taken to be right within NOISE. So two launches are enough to fit by,
-and a constant of which they say nothing stays where it was.
+A maximum a posteriori fit: each constant is log-normal around a guess, and the figures of the launches fitted (METRICS)
+are taken to be right within NOISE. So two launches are enough to fit by, and a constant of which they say nothing stays
+where it was.
 """
 
 from __future__ import annotations
