@@ -9,8 +9,7 @@
     environment, interrupted, …      FAIL       none          none: samplers do not see it
 
 TPE ranks infeasible trials by the sum of their positive violations. Each v is below 1, so a candidate that could not
-run ranks below one that missed every SLO. Told FAIL instead, crashes teach nothing: 48-51 of 60 trials of a toy with
-an out-of-memory edge were infeasible, against 24-26 told this way (optuna 5.0).
+run ranks below one that missed every SLO. Told FAIL instead, crashes teach nothing (docs/adr/003).
 """
 
 from __future__ import annotations

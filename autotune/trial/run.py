@@ -185,8 +185,7 @@ def _client_fault(fault: EnvironmentFault) -> Failure:
 def level_seed(study_seed: int, index: int) -> int:
     """The seed of a level: another for each level of a launch, but the same for every candidate.
 
-    All are measured on one trace: in simulation the ratio of two configurations then varied by 1-5 % from 60 s of load,
-    against 9-26 % on independent traces.
+    All are measured on one trace, so that a difference between two is not one of luck with the requests drawn.
     """
     return study_seed * 1_000 + index
 
