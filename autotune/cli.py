@@ -48,7 +48,7 @@ def study(
         bool, typer.Option("--accept-unsure", help="Exit 0 although an SLO of the best could not be settled.")
     ] = False,
 ) -> None:
-    """Run a study: launch, load and judge configurations until the budget is spent."""
+    """Run a study until its budget is spent."""
     from autotune.engines.base import engine_for
     from autotune.pipeline import read_study, run_study
     from autotune.report.live import LiveView
@@ -160,7 +160,7 @@ def _list_shipped(kind: str, files: dict[str, Path], name: str | None) -> None:
 def schema(
     kind: Annotated[str, typer.Argument(metavar="[study|search_space|objective]")] = "study",
 ) -> None:
-    """Print the JSON Schema of study files (or of spaces, objectives), for editors."""
+    """Print the JSON Schema of study files, for editors."""
     import json
 
     from autotune.errors import InputError
