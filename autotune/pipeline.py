@@ -131,11 +131,24 @@ class _Study:
             gate = make_gate(self.spec, self.engine, setting.gpus, preflight, self.view.message)
             for record in self.records:
                 gate.ran(record)
-            if not any(record.role is Role.REFERENCE for record in self.records):
-                # Launched unasked: the engine's own check gets ready meanwhile, and must accept what turns out to run.
-                reference = candidates.reference(self.spec.incumbent)
-                self._keep(search, gate, self._launch(setting, reference, search.next_number))
+            self._measure_reference(setting, search, gate, candidates)
             return self._search(setting, search, gate)
+
+    def _measure_reference(self, setting: TrialSetting, search: Search, gate: Gate, candidates: space.Space) -> None:
+        """Launch the reference; where the engine can't hold it, the nearest configurations in its place.
+
+        Launched unasked: the engine's own check gets ready meanwhile, and must accept what turns out to run.
+        """
+        tried = {record.fingerprint: record for record in self.records if record.role is Role.REFERENCE}
+        for reference in candidates.references(self.spec.incumbent):
+            record = tried.get(reference.fingerprint)
+            if record is None and self._end(search) is None:
+                if self.records:
+                    self.view.message("the engine can't hold the reference: the nearest configuration takes its place")
+                record = self._launch(setting, reference, search.next_number)
+                self._keep(search, gate, record)
+            if record is None or not record.outcome.teaches_infeasible:
+                return
 
     def _search(self, setting: TrialSetting, search: Search, gate: Gate) -> str:
         while (end := self._end(search)) is None:
@@ -226,7 +239,8 @@ class _Study:
         if finished and summary.best is not None:
             by_number = {record.number: record for record in self.records}
             best = by_number[summary.best]
-            write_best(self.run, self.spec, best, by_number.get(summary.reference or 0), summary)
+            reference = by_number[summary.reference] if summary.reference is not None else None
+            write_best(self.run, self.spec, best, reference, summary)
         return summary
 
 

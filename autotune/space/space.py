@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.records.spec import Args, Domain, ParamValue
+from autotune.records.spec import Args, Choice, Domain, IntRange, ParamValue
 from autotune.records.trial import Candidate, Role, fingerprint
 from autotune.space.domain import ask, distribution, draw, member, only_value
 from autotune.space.environment import flat, known_values, merged
@@ -16,6 +16,9 @@ from autotune.space.expression import Expression, ExpressionError
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
+
+
+PARALLELISM = "tensor_parallel_size"  # spelt alike by vLLM and TensorRT-LLM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,14 +86,37 @@ class Space:
         """Like `suggest` with values from `rng`; with probability `ends_ratio` each is an end of its range."""
         return self._fill(lambda parameter: draw(parameter.domain, rng, ends_ratio=ends_ratio))
 
-    def reference(self, incumbent: Args | None, *, derived: bool = False) -> Candidate:
+    def reference(self, incumbent: Args | None) -> Candidate:
         """Return what the gain is measured against: what runs today, else the engine's defaults.
 
         The user's fixed arguments are given to it too where the incumbent does not set them, but no values derived
-        from the workload unless `derived`: the nearest configuration for an engine that can't hold its defaults.
+        from the workload.
         """
-        args = merged(self.derived if derived else {}, self.fixed, incumbent or {})
-        return self._candidate(self.in_domain(args), args, Role.REFERENCE)
+        return next(self.references(incumbent))
+
+    def references(self, incumbent: Args | None) -> Iterator[Candidate]:
+        """Yield the reference, then the nearest configurations to put in its place where the engine can't hold it.
+
+        First with the values derived from the workload (its own context length instead of the model's), then also
+        spread over as many GPUs as the space allows; each once.
+        """
+        steps: tuple[Args, ...] = ({}, self.derived, {**self.derived, **self._widest()})
+        seen: set[str] = set()
+        for step in steps:
+            args = merged(self.fixed, incumbent or {}, step)
+            candidate = self._candidate(self.in_domain(args), args, Role.REFERENCE)
+            if candidate.fingerprint not in seen:
+                seen.add(candidate.fingerprint)
+                yield candidate
+
+    def _widest(self) -> dict[str, ParamValue]:
+        domain = next((parameter.domain for parameter in self.parameters if parameter.name == PARALLELISM), None)
+        match domain:
+            case Choice(values=values):
+                return {PARALLELISM: max(value for value in values if isinstance(value, int))}
+            case IntRange(high=high):
+                return {PARALLELISM: high}
+        return {}
 
     def in_domain(self, args: Args) -> dict[str, ParamValue]:
         """Return those dimensions that `args` sets to a value the space has: what Optuna can be told about `args`."""

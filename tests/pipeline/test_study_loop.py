@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,35 @@ def test_a_study_of_which_nothing_starts_for_unknown_reasons_ends_before_its_bud
 def test_unknown_failures_beside_a_trial_that_ran_do_not_end_a_study(tmp_path: Path) -> None:
     summary, _, _ = _run(tmp_path, lambda c, n: failure(Outcome.UNKNOWN) if n > 1 else _ttft_by_seqs(c, n))
     assert summary.launched == 6
+
+
+def test_a_reference_that_does_not_fit_is_learned_and_replaced_by_the_nearest_that_runs(tmp_path: Path) -> None:
+    space = replace(space_spec(), derived={"max_model_len": "longest_request_tokens"})
+
+    def script(candidate: Candidate, launches: int) -> Failure | float:
+        fits = candidate.args.get("max_model_len") == 160
+        return _ttft_by_seqs(candidate, launches) if fits else failure(Outcome.OOM_STARTUP)
+
+    summary, engine, run = _run(tmp_path, script, study_spec(search_space=space))
+    first, second, *rest = run.trials()
+    assert (first.role, first.outcome) == (Role.REFERENCE, Outcome.OOM_STARTUP)
+    assert (second.role, second.outcome.measured, dict(second.args)) == (Role.REFERENCE, True, {"max_model_len": 160})
+    assert all(record.role is Role.SEARCH for record in rest)
+    assert summary.reference == second.number
+    assert summary.launched == len(engine.launched) == 6
+
+
+def test_a_resume_does_not_launch_a_failed_reference_again(tmp_path: Path) -> None:
+    def script(candidate: Candidate, launches: int) -> Failure | float | BaseException:
+        if candidate.role is Role.REFERENCE:
+            return failure(Outcome.OOM_STARTUP)
+        return KeyboardInterrupt() if launches == 3 else _ttft_by_seqs(candidate, launches)
+
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path, script)
+    summary, engine, _ = _run(tmp_path, _ttft_by_seqs, resume=True)
+    assert all(candidate.role is Role.SEARCH for candidate in engine.launched)
+    assert summary.reference is None
 
 
 def test_what_the_machine_spoils_is_tried_again_and_never_taught(tmp_path: Path) -> None:

@@ -261,7 +261,19 @@ def test_without_an_incumbent_the_reference_is_the_engine_s_defaults() -> None:
     assert reference == Candidate(
         params={}, args={"dtype": "x"}, role=Role.REFERENCE, fingerprint=fingerprint("vllm", "m", {"dtype": "x"})
     )
-    assert space.reference(None, derived=True).args == {"dtype": "x", "max_model_len": 160}
+
+
+def test_in_place_of_a_reference_that_does_not_fit_come_the_workloads_length_then_more_gpus() -> None:
+    rules = ("tensor_parallel_size <= gpus",)
+    spec = study(SEQS, TP, derived={"max_model_len": "longest_request_tokens"}, args={"dtype": "x"}, rules=rules)
+    found = [candidate.args for candidate in build_space(spec, gpus=2).references({"max_model_len": 9000})]
+    assert found == [
+        {"dtype": "x", "max_model_len": 9000},
+        {"dtype": "x", "max_model_len": 160},
+        {"dtype": "x", "max_model_len": 160, "tensor_parallel_size": 2},
+    ]
+    narrow = build_space(study(SEQS, args={"dtype": "x"}), gpus=1)
+    assert [candidate.args for candidate in narrow.references(None)] == [{"dtype": "x"}]
 
 
 def test_the_incumbent_wins_over_fixed_arguments_and_tells_what_the_space_knows() -> None:
