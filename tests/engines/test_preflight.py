@@ -156,7 +156,7 @@ def test_a_child_that_came_to_hold_gpu_memory_is_ended(tmp_path: Path) -> None:
     told: list[str] = []
     with asking(write_vllm(tmp_path, on_import="import torch"), told) as preflight:
         assert preflight.ask({}) is None
-        assert psutil.Process().children() == []
+        assert not [child for child in psutil.Process().children() if "preflight_child" in " ".join(child.cmdline())]
     assert "GPU memory" in told[0]
 
 
