@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 import webbrowser
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from autotune.errors import EnvironmentFault, InputError
 from autotune.trial.store import RunDirectory
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage
+    from optuna.trial import FrozenTrial, TrialState
 
 HOST = "127.0.0.1"
 
@@ -73,13 +77,30 @@ def only_loopback(application: Application) -> Application:
     return guarded
 
 
-def _application(storage: str) -> Application:
+def _application(url: str) -> Application:
     try:
         from optuna_dashboard import wsgi  # noqa: PLC0415 - an extra
     except ImportError:
         raise EnvironmentFault("Optuna Dashboard is not installed", "pip install 'autotune-llm[dashboard]'") from None
-    application: Application = wsgi(storage)
+    application: Application = wsgi(_with_constraints(url))
     return application
+
+
+def _with_constraints(url: str) -> BaseStorage:
+    """The storage as the dashboard reads it: 0.21 looks for constraints where Optuna kept them before 5.0, and without
+    them calls the trial with the best value best, whatever SLO it missed."""
+    from optuna.storages import RDBStorage  # noqa: PLC0415 - heavy
+
+    class Shown(RDBStorage):
+        def get_all_trials(
+            self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
+        ) -> list[FrozenTrial]:
+            trials = super().get_all_trials(study_id, deepcopy, states)
+            for trial in trials:
+                trial.system_attrs = {**trial.system_attrs, "constraints": [*trial.constraints.values()]}
+            return trials
+
+    return Shown(url)
 
 
 class _Server(ThreadingMixIn, WSGIServer):

@@ -219,7 +219,9 @@ class Search:
 
 
 def _essence(trial: optuna.trial.FrozenTrial) -> tuple[Any, ...]:
-    return (trial.state, trial.values, trial.params, dict(sorted(trial.constraints.items())))
+    """What must be the same in the storage and by the records; a stepped float is 0.8600000000000001 in one of them."""
+    params = {name: round(value, 9) if isinstance(value, float) else value for name, value in trial.params.items()}
+    return (trial.state, trial.values, params, dict(sorted(trial.constraints.items())))
 
 
 def _open_storage(url: str) -> BaseStorage:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import signal
 import subprocess
 import sys
@@ -47,6 +48,16 @@ def test_it_serves_the_study_on_loopback(port: int) -> None:
     status, text = ask(port, "/api/studies", f"{HOST}:{port}")
     assert status == 200
     assert "llama-8b-chat" in text
+
+
+def test_a_trial_that_missed_an_slo_is_shown_as_infeasible(run: RunDirectory, port: int) -> None:
+    held = optuna.load_study(storage=run.storage_url, study_name="llama-8b-chat")
+    for value, violation in ((1.0, -0.5), (9.0, 0.4)):
+        held.add_trial(optuna.trial.create_trial(value=value, constraints={"launch": 0.0, "ttft_ms.p90": violation}))
+    status, text = ask(port, "/api/studies/1?after=0", f"{HOST}:{port}")
+    assert status == 200
+    shown = [trial["constraints"] for trial in json.loads(text)["trials"]]
+    assert [sorted(constraints) for constraints in shown] == [[-0.5, 0.0], [0.0, 0.4]]
 
 
 def test_another_host_name_is_refused(port: int) -> None:

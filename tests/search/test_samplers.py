@@ -9,12 +9,12 @@ import pytest
 
 from autotune.errors import InputError
 from autotune.pipeline import run_study
-from autotune.records.spec import BudgetSpec, SamplerSpec
+from autotune.records.spec import BudgetSpec, FloatRange, ParameterSpec, SamplerSpec
 from autotune.records.trial import Candidate, Failure, Outcome
 from autotune.search.samplers import make_sampler
 from autotune.space import build_space
 from autotune.trial.store import RunDirectory
-from tests.builders import study_spec
+from tests.builders import space_spec, study_spec
 from tests.fakes import ListView, ScriptedEngine, failure
 
 KINDS = ["auto", "tpe", "random", "qmc", "nsga2", "grid"]
@@ -70,3 +70,17 @@ def test_another_sampler_goes_on_with_a_study(tmp_path: Path, kind: str) -> None
     engine = ScriptedEngine(_script)
     run_study(other, engine, run, ListView(), resume=True)
     assert len(engine.launched) == 3
+
+
+def test_a_finished_run_with_stepped_floats_is_not_rebuilt(tmp_path: Path) -> None:
+    """0.8 + 0.01 * 6 is not 0.86: a storage made anew would lose when its trials ran."""
+    import optuna
+
+    share = ParameterSpec(name="gpu_memory_utilization", domain=FloatRange(low=0.8, high=0.95, step=0.01))
+    spec = study_spec(search_space=replace(space_spec(), parameters=(*space_spec().parameters, share)))
+    run = RunDirectory(tmp_path / "run")
+    run_study(spec, ScriptedEngine(_script), run, ListView())
+    before = optuna.load_study(study_name="test", storage=run.storage_url).trials
+    run_study(spec, ScriptedEngine(_script), run, ListView(), resume=True)
+    after = optuna.load_study(study_name="test", storage=run.storage_url).trials
+    assert [trial.datetime_complete for trial in after] == [trial.datetime_complete for trial in before]
