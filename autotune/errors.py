@@ -3,11 +3,11 @@
     AutotuneError            message + hint; the exit code it ends the program with
     ├── InputError           the user's files or options can't be used            exit 2
     │   └── StudyFileError   a study file, space or objective has problems        exit 2
-    ├── NothingFeasible      no configuration met the objective                   exit 3
     ├── EnvironmentFault     the machine, engine set-up or network prevents work  exit 4
     └── Interrupted          Ctrl-C, or the signal of a scheduler                 exit 130
 
-A trial that fails is not an error: it is an `Outcome` in its `TrialRecord`.
+A trial that fails is not an error: it is an `Outcome` in its `TrialRecord`. Neither is a study in which nothing met the
+objective: it ends as it should, with exit code 3.
 """
 
 from __future__ import annotations
@@ -60,10 +60,6 @@ class StudyFileError(InputError):
     def __init__(self, lines: Sequence[str]) -> None:
         super().__init__("\n".join(lines))
         self.lines = tuple(lines)
-
-
-class NothingFeasible(AutotuneError):
-    exit_code = ExitCode.NOTHING_FEASIBLE
 
 
 class EnvironmentFault(AutotuneError):

@@ -49,12 +49,6 @@ class MemoryPlan:
         """Tokens that the KV cache holds."""
         return self.blocks * self.block_size
 
-    @property
-    def used_bytes(self) -> float:
-        """What a running engine holds."""
-        parts = (self.weights_bytes, self.activation_bytes, self.other_bytes, self.graph_bytes, max(0.0, self.kv_bytes))
-        return min(self.total_bytes, sum(parts))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupFailure:

@@ -6,7 +6,7 @@ probability ratio (1945) of p1 = 2 p* against p0 = p*/2, p* being the allowed sh
     L = (S ln(p1/p0) + (n - S) ln((1-p1)/(1-p0))) / D      pass at L <= -b, fail at L >= b, else unsure
 
 with b = ln(confidence / (1 - confidence)), 2.94 at 95 %. Between p0 and p1 is the indifference zone, where either
-ruling may come out: the share grows with the 9th to 19th power of the rate, so the zone is 4 to 7 % of rate.
+ruling may come out: near capacity the share grows so steeply with the rate that the zone is a narrow band of it.
 
 D can't be taken from the level alone: the quiet stretch that looks like a pass has a small D too. Hence floors.
 """

@@ -114,7 +114,8 @@ def _until_ready(
     """Seconds that start-up took. Raises LaunchError."""
     began = time.monotonic()
     if process.error is not None:
-        raise LaunchError(_not_started(process.error), argv=plan.argv)
+        failure = _setup(f"the engine's program could not be started: {process.error}", "check engine.command")
+        raise LaunchError(failure, argv=plan.argv)
     watch = PhaseWatch(log, PHASES, on_phase)
     timeout_s = spec.engine.startup_timeout_s
     readiness = wait_ready(process, plan.port, timeout_s=timeout_s, watch=watch)
@@ -150,23 +151,14 @@ def _launch_failure(readiness: Readiness, exit_code: int | None, text: str, port
 
 
 def _no_program(plan: LaunchPlan) -> Failure:
-    return Failure(
-        outcome=Outcome.ENVIRONMENT,
-        fault=Fault.SETUP,
-        phase=Phase.LAUNCH,
-        cause=f"there is no program `{plan.argv[0]}`",
-        remedy="set engine.command to vLLM's program, for example /path/to/venv/bin/vllm",
+    return _setup(
+        f"there is no program `{plan.argv[0]}`",
+        "set engine.command to vLLM's program, for example /path/to/venv/bin/vllm",
     )
 
 
-def _not_started(error: str) -> Failure:
-    return Failure(
-        outcome=Outcome.ENVIRONMENT,
-        fault=Fault.SETUP,
-        phase=Phase.LAUNCH,
-        cause=f"the engine's program could not be started: {error}",
-        remedy="check engine.command",
-    )
+def _setup(cause: str, remedy: str) -> Failure:
+    return Failure(outcome=Outcome.ENVIRONMENT, fault=Fault.SETUP, phase=Phase.LAUNCH, cause=cause, remedy=remedy)
 
 
 # --- preflight --------------------------------------------------------------------------------------------------------
