@@ -91,7 +91,7 @@ class ScriptedServer:
             start_s = chunks[-1]
         return LevelRecord(
             plan_seed=plan.seed,
-            poisson_rps=plan.poisson_rps,
+            offered_rps=plan.offered_rps,
             concurrency=1,
             window_s=(0.0, start_s),
             requests=tuple(requests),

@@ -153,7 +153,7 @@ def verdict(outcome: Outcome, ttft_ms: float) -> Verdict:
 def level(tok_per_s: float, ttft_ms: float) -> Measurement:
     """Return one measured level."""
     return Measurement(
-        poisson_rps=8.0,
+        offered_rps=8.0,
         concurrency=None,
         duration_s=60.0,
         requests=480,

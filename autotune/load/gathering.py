@@ -109,7 +109,7 @@ class Gathering:
             end_s = min(end_s, self.end["end_s"])
         return LevelRecord(
             plan_seed=plan.seed,
-            poisson_rps=plan.poisson_rps,
+            offered_rps=plan.offered_rps,
             concurrency=plan.concurrency,
             window_s=(min(plan.warmup_s, end_s), end_s),
             requests=tuple(sorted(self._records, key=lambda record: record.index)),

@@ -69,7 +69,7 @@ def run_level(
 def probe(endpoint: Endpoint, request: RequestPlan, timeout_s: float) -> RequestRecord:
     """Send one request and return its record; no end within `timeout_s` seconds is an error. Raises as `run_level`."""
     plan = LevelPlan(
-        requests=(request,), poisson_rps=None, concurrency=1, warmup_s=0.0, duration_s=timeout_s, drain_s=0.0, seed=0
+        requests=(request,), offered_rps=None, concurrency=1, warmup_s=0.0, duration_s=timeout_s, drain_s=0.0, seed=0
     )
     (record,) = run_level(endpoint, plan).requests
     return replace(record, error=f"no end within {timeout_s:g} s") if record.error == CUT else record

@@ -131,7 +131,7 @@ def build_level(
         _check_arrivals(load, at_s)
     return LevelPlan(
         requests=requests,
-        poisson_rps=load.poisson_rps,
+        offered_rps=load.offered_rps,
         concurrency=load.concurrency,
         warmup_s=load.warmup_s,
         duration_s=duration_s,

@@ -35,7 +35,7 @@ def doubts(level: LevelRecord, samples: Samples) -> Iterator[str]:
 def _lag(level: LevelRecord, samples: Samples) -> Iterator[str]:
     lag_ms, limit_ms = level.client.send_lag_p99_ms, SEND_LAG_P99_MS
     latencies_ms = sorted(e2e for r in samples.succeeded if (e2e := r.e2e_ms) is not None)
-    if level.poisson_rps is None and latencies_ms:
+    if level.offered_rps is None and latencies_ms:
         limit_ms = max(limit_ms, SEND_LAG_TO_E2E_RATIO * latencies_ms[len(latencies_ms) // 2])
     if lag_ms is not None and lag_ms > limit_ms:
         yield f"client limited: p99 send lag {lag_ms:.1f} ms > {limit_ms:.3g} ms"

@@ -41,7 +41,7 @@ def measure(
     values |= {name: Estimate(value=extra[name], low=None, high=None, n=1) for name in PLAIN if name in extra}
     begin, end = level.window_s
     return Measurement(
-        poisson_rps=level.poisson_rps,
+        offered_rps=level.offered_rps,
         concurrency=level.concurrency,
         duration_s=end - begin,
         requests=len(samples.started),

@@ -30,6 +30,9 @@ PLAIN: dict[str, MetricKind] = {
     "request_rps": MetricKind.RATE,
     "goodput_rps": MetricKind.RATE,
     "goodput_rps_per_gpu": MetricKind.RATE,
+    "capacity_rps": MetricKind.RATE,
+    "capacity_rps_per_gpu": MetricKind.RATE,
+    "capacity_concurrency": MetricKind.RATE,
     "startup_s": MetricKind.AMOUNT,
     "gpu_memory_bytes": MetricKind.AMOUNT,
 }

@@ -40,8 +40,22 @@ class SimulateSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """The image that the engine runs in. `mounts` as `host:container[:ro]`; `options` go to the runtime's `run` as they
+    are, before the image."""
+
+    runtime: Literal["docker", "podman"] = "docker"
+    image: str
+    mounts: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSpec:
-    """Which engine, and how it is started. `args` are fixed for every trial; secrets enter by reference in `env`."""
+    """Which engine, and how it is started. `args` are fixed for every trial; secrets enter by reference in `env`.
+
+    With a `container`, `command` is what runs inside it (default: the engine's own).
+    """
 
     kind: EngineKind
     command: tuple[str, ...] = ()
@@ -49,13 +63,18 @@ class EngineSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     startup_timeout_s: Annotated[float, Gt(0)] = 900.0
     simulate: SimulateSpec | None = None
+    container: ContainerSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSpec:
-    """GPU indices, UUIDs or MIG ids given to the engine; `None`: what CUDA_VISIBLE_DEVICES, else NVML, shows."""
+    """GPU indices, UUIDs or MIG ids given to the engine; `None`: what CUDA_VISIBLE_DEVICES, else NVML, shows.
+
+    `when_busy`: what a study does while another study of this machine holds one of its GPUs.
+    """
 
     gpus: tuple[int | str, ...] | None = None
+    when_busy: Literal["refuse", "wait"] = "refuse"
 
 
 # --- search space ---------------------------------------------------------------------------------------------------
@@ -149,34 +168,121 @@ class PrefixSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadSpec:
-    """Synthetic lengths, or a dataset (JSONL of OpenAI `messages`, path as given or made absolute by the reader).
+class SessionSpec:
+    """Conversations of several turns: each turn's prompt is the one before it, its answer and new text of
+    `WorkloadSpec.input_tokens`; it is sent `think_s` (exponential, mean) after the answer before it ended."""
 
-    `input_tokens` counts the whole prompt, its shared prefix included. With a dataset, `output_tokens` caps
-    (`max_tokens`) unless the row sets its own.
+    turns: Length
+    think_s: Annotated[float, Ge(0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """What requests are like: synthetic lengths, pairs of lengths from a file, or a dataset of texts.
+
+    `input_tokens` counts the whole prompt, its shared prefix included. `correlation` is the rank correlation of prompt
+    and answer lengths. `lengths` is a file of (prompt, answer) pairs in tokens. `text`: whether synthetic prompts are
+    random token ids or natural text, where content matters (speculation, routing of experts).
+    With a dataset, `output_tokens` caps (`max_tokens`) unless the row sets its own. Paths are absolute.
     """
 
     shape: str = "custom"
     input_tokens: Length | None = None
     output_tokens: Length | None = None
+    correlation: Annotated[float, Gt(-1), Lt(1)] = 0.0
+    lengths: str | None = None
     prefix: PrefixSpec | None = None
+    sessions: SessionSpec | None = None
+    text: Literal["random", "natural"] = "random"
     dataset: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSpec:
-    """How requests arrive; exactly one of `poisson_rps` (open loop) and `concurrency` (closed loop) is set.
+class GammaArrivals:
+    """Gaps of a gamma distribution: `burstiness` is its squared coefficient of variation, 1 being Poisson."""
 
-    A level measures for `duration_s` after warm-up, or until `max_requests` were sent, whichever comes first;
-    `repeats` levels are run in one launch.
+    rps: Annotated[float, Gt(0)]
+    burstiness: Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurstArrivals:
+    """Poisson at `rps` on average, `factor` times as fast for `burst_s` of every `every_s` as in between."""
+
+    rps: Annotated[float, Gt(0)]
+    factor: Annotated[float, Gt(1)]
+    burst_s: Annotated[float, Gt(0)]
+    every_s: Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RampArrivals:
+    """Poisson at a rate that goes from `from_rps` to `to_rps` in a straight line over the window."""
+
+    from_rps: Annotated[float, Gt(0)]
+    to_rps: Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceArrivals:
+    """Recorded requests with times and lengths (Mooncake's JSONL, Azure's CSV). `speed` > 1 replays faster; a trace
+    shorter than the level is repeated when `repeat` says so; the level takes it from `start_s` of the trace on."""
+
+    file: str
+    speed: Annotated[float, Gt(0)] = 1.0
+    repeat: bool = False
+    start_s: Annotated[float, Ge(0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacitySpec:
+    """Search the highest offered load at which every SLO holds: requests a second (Poisson), or clients of a closed
+    loop. `low` and `high` bound the search; `load_s` is the most time under load that one launch may take for it."""
+
+    of: Literal["rps", "concurrency"] = "rps"
+    low: Annotated[float, Gt(0)] | None = None
+    high: Annotated[float, Gt(0)] | None = None
+    load_s: Annotated[float, Gt(0)] = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpec:
+    """How requests arrive: exactly one of the fields before `duration_s` is set.
+
+    `concurrency` is a closed loop, `capacity` a search over levels, the rest open loops. A level measures for
+    `duration_s` after warm-up, or until `max_requests` were sent, whichever comes first, or less where its verdict is
+    settled before; `repeats` levels are run in one launch. With `capacity` these describe one level of the search.
     """
 
     poisson_rps: Annotated[float, Gt(0)] | None = None
+    constant_rps: Annotated[float, Gt(0)] | None = None
+    gamma: GammaArrivals | None = None
+    bursts: BurstArrivals | None = None
+    ramp: RampArrivals | None = None
+    trace: TraceArrivals | None = None
     concurrency: Annotated[int, Ge(1)] | None = None
+    capacity: CapacitySpec | None = None
     duration_s: Annotated[float, Gt(0)] = 60.0
     warmup_s: Annotated[float, Ge(0)] = 5.0
     max_requests: Annotated[int, Ge(1)] | None = None
     repeats: Annotated[int, Ge(1)] = 1
+
+    @property
+    def offered_rps(self) -> float | None:
+        """Mean requests a second of an open loop; None for the others, and for a trace, which only its file tells."""
+        spread = self.gamma or self.bursts
+        if spread is not None:
+            return spread.rps
+        if self.ramp is not None:
+            return (self.ramp.from_rps + self.ramp.to_rps) / 2
+        return self.poisson_rps or self.constant_rps
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests arrive at times of their own (a capacity in requests a second is searched by such)."""
+        if self.capacity is not None:
+            return self.capacity.of == "rps"
+        return self.concurrency is None
 
 
 class Bound(StrEnum):

@@ -16,7 +16,7 @@ from typing import Any
 
 from autotune.records.spec import Args, Bound, ParamValue
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 # --- space -> engines -----------------------------------------------------------------------------------------------
@@ -159,7 +159,8 @@ class RequestPlan:
 
     `at_s` is its scheduled time (None: closed loop, sent when a slot is free). Either `prompt_ids` or `messages` is
     set; `prompt_tokens` is None when only the server can count it. `prefix_group` >= 0 names the shared prefix that
-    its first `prefix_tokens` tokens belong to.
+    its first `prefix_tokens` tokens belong to. `after` is the index of the turn before it in its session: it is sent
+    `think_s` after that one ended, whatever the load, and `at_s` is None.
     """
 
     index: int
@@ -172,6 +173,8 @@ class RequestPlan:
     extra_body: Mapping[str, Any] = field(default_factory=dict)
     prefix_group: int = -1
     prefix_tokens: int = 0
+    after: int | None = None
+    think_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,11 +184,11 @@ class LevelPlan:
     Requests scheduled (closed loop: sent) before `warmup_s` are warm-up; the window of measurement is
     [warmup_s, warmup_s + duration_s). No request starts after the window; those in flight at its end are given
     `drain_s` to finish, then cut (error `cut`). A closed loop may have endless requests, made on access: never copy
-    them whole.
+    them whole. `offered_rps` is the mean rate of an open loop, None for a closed one.
     """
 
     requests: Sequence[RequestPlan]
-    poisson_rps: float | None
+    offered_rps: float | None
     concurrency: int | None
     warmup_s: float
     duration_s: float
@@ -258,6 +261,40 @@ class ClientHealth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSample:
+    """The engine's counters and gauges at one time, by its own metric names, each summed over its labels."""
+
+    at_s: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One GPU at one time, by NVML. `throttled` are the reasons for which its clock is held down (idling is none);
+    `others_bytes` is the memory of processes that are not the engine's. None where the driver doesn't tell."""
+
+    at_s: float
+    gpu: str
+    memory_used_bytes: int | None = None
+    others_bytes: int | None = None
+    utilisation_ratio: float | None = None
+    sm_clock_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    energy_j: float | None = None
+    throttled: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What engine and GPUs told while a level ran, in order of time on the level's clock; the first samples are from
+    before its first request, the last from after its end. Empty where there is nothing to ask."""
+
+    server: tuple[ServerSample, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LevelRecord:
     """What a level gave: a record for each request that was sent, in order of index.
 
@@ -266,12 +303,13 @@ class LevelRecord:
     """
 
     plan_seed: int
-    poisson_rps: float | None
+    offered_rps: float | None
     concurrency: int | None
     window_s: tuple[float, float]
     requests: tuple[RequestRecord, ...]
     client: ClientHealth
     stopped: str | None = None
+    telemetry: Telemetry | None = None
 
 
 # --- measure, slo ---------------------------------------------------------------------------------------------------
@@ -306,9 +344,13 @@ class Violations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One level in numbers: `values` by metric name (`records.metrics`), in that metric's unit."""
+    """One level in numbers: `values` by metric name (`records.metrics`), in that metric's unit.
 
-    poisson_rps: float | None
+    `counters` are plain figures of the audit (preemptions, prefix-cache hits, KV use, energy, …); `stopped` is why the
+    level ended before its time; `notes` are worth knowing, `untrusted` are reasons not to believe the figures.
+    """
+
+    offered_rps: float | None
     concurrency: int | None
     duration_s: float
     requests: int
@@ -317,6 +359,8 @@ class Measurement:
     violations: tuple[Violations, ...] = ()
     counters: Mapping[str, float] = field(default_factory=dict)
     client: ClientHealth | None = None
+    stopped: str | None = None
+    notes: tuple[str, ...] = ()
     untrusted: tuple[str, ...] = ()
 
 
@@ -347,19 +391,50 @@ class Verdict:
     untrusted: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why an SLO was missed: what limited it, the evidence in one line, and the parameters that usually move it."""
+
+    limit: str
+    evidence: str
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The highest offered load at which every SLO held, with its interval, and what finding it took.
+
+    `of` is `rps` or `concurrency`. `method` is how it was found (`twin`, `levels`); `doubts` is what the guard has
+    against the twin. `value.n` counts the requests measured.
+    """
+
+    of: str
+    value: Estimate
+    method: str
+    levels: int
+    load_s: float
+    doubts: tuple[str, ...] = ()
+
+
 # --- trial ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanup:
     """Proof that a trial left nothing: processes found alive after the stop ladder, whether the port was freed,
-    shared-memory files removed, and how the engine ended."""
+    shared-memory files removed, and how the engine ended.
+
+    `gpu_memory` is the use of each GPU in bytes (before the launch, after the stop, once it was flat); None of it where
+    NVML shows nothing. `container` is the id of the engine's container, gone by now.
+    """
 
     left_processes: int
     port_free: bool
     shm_removed: tuple[str, ...] = ()
     stop_s: float | None = None
     how: str = ""
+    container: str | None = None
+    gpu_memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +443,9 @@ class TrialRecord:
 
     `args` were asked for; `resolved` is what the engine said it ran with; `defaults` is what the engine's documentation
     gives for tuned parameters that were left out, for those of which the engine says nothing. `ruled_out_by` names what
-    excluded a candidate that was not launched.
+    excluded a candidate that was not launched. `startup_kind` is `warm` when this study launched the same model on this
+    machine before (its files cached, kernels compiled), else `cold`. `others_bytes` is the memory of other processes on
+    each GPU before the launch.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -387,7 +464,11 @@ class TrialRecord:
     objective: Estimate | None = None
     verdict: Verdict | None = None
     measurements: tuple[Measurement, ...] = ()
+    diagnosis: Diagnosis | None = None
+    capacity: Capacity | None = None
     startup_s: float | None = None
+    startup_kind: str | None = None
+    others_bytes: Mapping[str, int] = field(default_factory=dict)
     load_s: float = 0.0
     wall_s: float = 0.0
     started_utc: str

@@ -22,7 +22,7 @@ from autotune.models.fit import Fit
 from autotune.models.shapes import GpuSpec, ModelShape, gpu_of, shape_of
 from autotune.records.spec import Args, EngineKind, ObjectiveSpec, SimulateSpec, StudySpec
 from autotune.records.trial import Failure, Fault, Outcome, Phase, TrialRecord
-from autotune.trial.run import longest
+from autotune.trial.loading import longest
 
 VLLM_ARGUMENTS = (EngineKind.VLLM, EngineKind.SIMULATED)  # what rules and memory model read
 

@@ -37,9 +37,9 @@ def samples_expected(slo: Slo, objective: ObjectiveSpec) -> float | None:
 
 def _requests(load: LoadSpec) -> float | None:
     """Requests inside the windows of all levels."""
-    offered = None if load.poisson_rps is None else load.poisson_rps * load.duration_s
+    offered = None if load.offered_rps is None else load.offered_rps * load.duration_s
     if load.max_requests is not None:
-        warmup = (load.poisson_rps or 0.0) * load.warmup_s
+        warmup = (load.offered_rps or 0.0) * load.warmup_s
         offered = min(offered or math.inf, max(0.0, load.max_requests - warmup))
     return None if offered is None else offered * load.repeats
 

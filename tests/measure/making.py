@@ -31,7 +31,7 @@ def request(
 def level(requests: Iterable[RequestRecord], **fields: Any) -> LevelRecord:
     usual: dict[str, Any] = {
         "plan_seed": 1,
-        "poisson_rps": 10.0,
+        "offered_rps": 10.0,
         "concurrency": None,
         "window_s": WINDOW_S,
         "client": ClientHealth(send_lag_p99_ms=0.1, cpu_ratio=0.1),

@@ -211,7 +211,7 @@ def test_a_busy_client_is_doubted(lag_ms: float | None, cpu: float | None, count
 def test_a_closed_loop_may_lag_by_a_twentieth_of_its_latency(lag_ms: float, doubted: bool) -> None:
     """E2E is 140 ms; a slot that stays idle for longer than 7 ms understates throughput by more than 5 %."""
     health = ClientHealth(send_lag_p99_ms=lag_ms, cpu_ratio=0.1)
-    closed = level(steady(scheduled_s=None), client=health, poisson_rps=None, concurrency=8)
+    closed = level(steady(scheduled_s=None), client=health, offered_rps=None, concurrency=8)
     assert any("send lag" in reason for reason in measured(closed).untrusted) == doubted
 
 

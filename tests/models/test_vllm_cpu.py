@@ -111,7 +111,7 @@ def test_the_pair_is_chosen_by_rule() -> None:
 
 def record(number: int, outcome: Outcome = Outcome.OK, **args: int) -> TrialRecord:
     values = {name: Estimate(value=10.0 + i, low=None, high=None, n=9) for i, name in enumerate(METRICS)}
-    measurement = Measurement(poisson_rps=None, concurrency=16, duration_s=20.0, requests=9, errors=0, values=values)
+    measurement = Measurement(offered_rps=None, concurrency=16, duration_s=20.0, requests=9, errors=0, values=values)
     return TrialRecord(
         study="s", number=number, role=Role.SEARCH, simulated=False, params={}, args=args, fingerprint="", model="m",
         outcome=outcome, measurements=(measurement,) if outcome is Outcome.OK else (), startup_s=25.0, wall_s=60.0,

@@ -58,7 +58,7 @@ def plan(count: int = 200, concurrency: int | None = None, rps: float = 20.0, ou
     )
     return LevelPlan(
         requests=requests,
-        poisson_rps=None if concurrency else rps,
+        offered_rps=None if concurrency else rps,
         concurrency=concurrency,
         warmup_s=1.0,
         duration_s=8.0,

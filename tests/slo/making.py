@@ -44,7 +44,7 @@ def seen(
     **values: Estimate,
 ) -> tuple[LevelRecord, Measurement]:
     """A level with 8 clients or, in an open loop, 10 requests a second; `ttft_ms_p90` names `ttft_ms.p90`."""
-    load: dict[str, Any] = {"poisson_rps": 10.0 if open_loop else None, "concurrency": None if open_loop else 8}
+    load: dict[str, Any] = {"offered_rps": 10.0 if open_loop else None, "concurrency": None if open_loop else 8}
     record = LevelRecord(
         plan_seed=1,
         window_s=(5.0, 65.0),

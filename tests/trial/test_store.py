@@ -31,7 +31,7 @@ def test_a_trial_comes_back_equal(tmp_path: Path) -> None:
     )
     measured = trial(4, value=1.5)
     measurement = Measurement(
-        poisson_rps=None,
+        offered_rps=None,
         concurrency=8,
         duration_s=10.0,
         requests=5,
@@ -81,7 +81,7 @@ def test_requests_come_back_with_their_level(tmp_path: Path) -> None:
     )
     level = LevelRecord(
         plan_seed=1,
-        poisson_rps=1.0,
+        offered_rps=1.0,
         concurrency=None,
         window_s=(0.0, 1.0),
         requests=(request, request),

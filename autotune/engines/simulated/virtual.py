@@ -174,7 +174,7 @@ def _refusals(requests: list[RequestPlan], plan: LevelPlan, max_model_len: int) 
 def _level(plan: LevelPlan, records: list[RequestRecord]) -> LevelRecord:
     return LevelRecord(
         plan_seed=plan.seed,
-        poisson_rps=plan.poisson_rps,
+        offered_rps=plan.offered_rps,
         concurrency=plan.concurrency,
         window_s=(plan.warmup_s, plan.warmup_s + plan.duration_s),
         requests=tuple(sorted(records, key=lambda r: r.index)),
