@@ -8,13 +8,14 @@ from collections.abc import Callable
 from typing import Any
 
 from autotune.errors import InputError
+from autotune.load.dialect import Dialect, Feature
 from autotune.records.trial import Endpoint, RequestPlan
 
 _HEADER_UNSAFE = re.compile(r"[^\x20-\x7e]")
 
 
-def renderer(endpoint: Endpoint, nonce: str) -> Callable[[RequestPlan], bytes]:
-    """Return the function that writes a request for `endpoint` as HTTP/1.1 head and body.
+def renderer(endpoint: Endpoint, nonce: str, dialect: Dialect) -> Callable[[RequestPlan], bytes]:
+    """Return the function that writes a request for `endpoint` as HTTP/1.1 head and body, in its dialect.
 
     Each carries `X-Request-Id: autotune-<nonce>-<index>`, by which server logs can be matched. Raises InputError for an
     endpoint that would break the HTTP head.
@@ -28,7 +29,7 @@ def renderer(endpoint: Endpoint, nonce: str) -> Callable[[RequestPlan], bytes]:
 
     def render(request: RequestPlan) -> bytes:
         path = "completions" if request.messages is None else "chat/completions"
-        body = json.dumps(_body(endpoint.model_name, request), separators=(",", ":")).encode()
+        body = json.dumps(body_of(endpoint.model_name, request, dialect), separators=(",", ":")).encode()
         return (
             f"POST {base}/{path} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\n{key}"
             f"Content-Type: application/json\r\nAccept: text/event-stream\r\n"
@@ -38,19 +39,40 @@ def renderer(endpoint: Endpoint, nonce: str) -> Callable[[RequestPlan], bytes]:
     return render
 
 
-def _body(model: str, request: RequestPlan) -> dict[str, Any]:
-    """Synthetic prompts force the exact output length; conversations end where the model ends them."""
+def body_of(model: str, request: RequestPlan, dialect: Dialect) -> dict[str, Any]:
+    """Return the body of a request in a server's dialect.
+
+    Synthetic prompts force the exact output length; conversations end where the model ends them.
+    """
     prompt: dict[str, Any]
+    forced: dict[Feature, Any] = {}
     if request.messages is not None:
         prompt = {"messages": request.messages}
     else:
-        prompt = {"prompt": request.prompt_ids, "min_tokens": request.output_tokens, "ignore_eos": True}
+        prompt = {"prompt": request.prompt_ids if dialect.has(Feature.PROMPT_IDS) else _text(request, dialect)}
+        forced = {Feature.MIN_TOKENS: request.output_tokens, Feature.IGNORE_EOS: True}
+    count = "continuous_usage_stats"
+    options = {
+        **forced,
+        Feature.TEMPERATURE: 0,
+        Feature.STREAM_OPTIONS: {"include_usage": True} | ({count: True} if dialect.chunk_usage else {}),
+    }
     return {
         "model": request.model or model,
         **prompt,
-        "max_tokens": request.output_tokens,
-        "temperature": 0,
+        "max_tokens" if dialect.has(Feature.MAX_TOKENS) else "max_completion_tokens": request.output_tokens,
         "stream": True,
-        "stream_options": {"include_usage": True},
+        **{feature.value: value for feature, value in options.items() if dialect.has(feature)},
         **request.extra_body,
     }
+
+
+def _text(request: RequestPlan, dialect: Dialect) -> str:
+    if request.prompt_text is not None:
+        return request.prompt_text
+    if dialect.decode is None or request.prompt_ids is None:
+        raise InputError(
+            "this server takes no token ids as a prompt, and there is no tokenizer to write them as text",
+            "name the served model's tokenizer, or use a dataset",
+        )
+    return dialect.decode(request.prompt_ids)

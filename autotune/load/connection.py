@@ -20,6 +20,8 @@ from autotune.load.exchange import Exchange
 
 # A token event is 200-300 bytes; 256 MB hold a million of them. More is a server gone mad.
 BODY_BYTES_MAX = 256 * 2**20
+# How releases of OpenSSL name an answer that isn't TLS.
+_NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
 class Connection(asyncio.Protocol):
@@ -69,28 +71,34 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
-        """Stamp and keep what came."""
-        now = perf_counter()
+    def data_received(self, data: bytes | memoryview, age_s: float = 0.0) -> None:
+        """Stamp and keep what came; it reached this machine `age_s` ago."""
+        now = perf_counter() - age_s
         exchange = self.exchange
         if exchange is None:  # bytes that nobody asked for: this connection can't be trusted
             self.close()
             return
         self._answered = True
+        now = max(now, exchange.heard_s)  # a wall clock set back must not turn the order round
         before = len(exchange.body)
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._give_up(f"bad HTTP: {error}", now)
-            return
+        failure = self._feed(data)
         after = len(exchange.body)
-        if after > before:
+        if after > before:  # also where bad HTTP follows on good: what came, came
             exchange.read_s.append(now)
             exchange.read_ends.append(after)
-        if self._complete:
+        if failure is not None:
+            self._give_up(failure, now)
+        elif self._complete:
             self._finish(now)
         elif after > self._body_bytes_max:
             self._give_up(f"a response of more than {self._body_bytes_max} bytes", now)
+
+    def _feed(self, data: bytes | memoryview) -> str | None:
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            return f"bad HTTP: {error}"
+        return None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the exchange: properly if the body was to last until the close, else in error."""
@@ -132,10 +140,13 @@ class Connection(asyncio.Protocol):
 
     # --- callbacks of httptools ---------------------------------------------------------------------------------------
 
-    def on_header(self, name: bytes, _value: bytes) -> None:
-        """Note whether the response says where it ends."""
-        if name.lower() in (b"content-length", b"transfer-encoding"):
-            self._framed = True
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note whether the response says where it ends, and when to come back."""
+        match name.lower():
+            case b"content-length" | b"transfer-encoding":
+                self._framed = True
+            case b"retry-after" if self.exchange is not None and value.strip().isdigit():  # a date is not heeded
+                self.exchange.retry_after_s = float(value)
 
     def on_headers_complete(self) -> None:
         """Keep the status; a second response to one request ends trust in the connection."""
@@ -160,8 +171,13 @@ def reason(error: Exception | None) -> str:
     """A short lower-case name for why a connection failed: `connection refused`, `connection reset by peer` …"""
     if error is None:
         return "connection closed early"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: the certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS: {error.reason or error}"
+        spoken = error.reason not in _NOT_TLS
+        return (
+            f"TLS: {(error.reason or str(error)).replace('_', ' ').lower() if spoken else 'not spoken by the server'}"
+        )
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return f"{type(error).__name__}: {error}"

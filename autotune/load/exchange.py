@@ -26,6 +26,12 @@ class Exchange:
     status: int | None = None
     done_s: float | None = None
     error: str | None = None
+    retry_after_s: float = 0.0
+
+    @property
+    def heard_s(self) -> float:
+        """When the last bytes came; when it was sent, before any have."""
+        return self.read_s[-1] if self.read_s else self.sent_s or 0.0
 
     def fail(self, error: str, begun_s: float) -> None:
         """It could not be sent: no connection, tried since `begun_s`."""

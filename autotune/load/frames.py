@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+START = struct.Struct("d")
+"""A level's time 0 as the client is told it, in seconds of `perf_counter`."""
+
 _HEAD = struct.Struct("<cII")
 
 
 class Kind(Enum):
-    """What a frame says. Tuner to client: SETUP, REQUEST …, END; client to tuner: PROGRESS and RECORD …, FINISHED."""
+    """What a frame says. To the client: SETUP, REQUEST …, END; to the tuner: READY, PROGRESS and RECORD …, FINISHED."""
 
     SETUP = b"S"
     REQUEST = b"R"
     END = b"E"
+    READY = b"Y"
     PROGRESS = b"P"
     RECORD = b"D"
     FINISHED = b"F"

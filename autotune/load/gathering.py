@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 from autotune.errors import EnvironmentFault
 from autotune.load.body import renderer
+from autotune.load.dealing import Deal, slots
+from autotune.load.dialect import Dialect
 from autotune.load.exchange import unpack
 from autotune.load.frames import Frame, Kind, pack
 from autotune.load.progress import LevelPhase, Progress
 from autotune.load.response import parse
-from autotune.records.trial import ClientHealth, Endpoint, LevelPlan, LevelRecord, RequestRecord
+from autotune.records.trial import ClientHealth, Endpoint, LevelPlan, LevelRecord, RequestPlan, RequestRecord
 
 _RECENT_S = 5.0
 
@@ -22,36 +24,46 @@ class _Asked(NamedTuple):
     """What a record repeats of its request."""
 
     at_s: float | None
+    turn: bool  # after another one: its time is told by the client
     prompt_tokens: int | None
     output_tokens: int
+    shared_tokens: int | None
 
 
 class Gathering:
-    """One level: `frames` go to the client, `take` reads what it answers; `end` is set once it has finished.
+    """One level: `frames` go to the clients, `take` reads what they answer; `finished` once all of them have.
 
     `stopped` is the reason that the caller stops the level for.
     """
 
-    def __init__(self, endpoint: Endpoint, plan: LevelPlan) -> None:
+    def __init__(self, endpoint: Endpoint, plan: LevelPlan, dialect: Dialect, clients: int) -> None:
         self._endpoint = endpoint
         self._plan = plan
-        self._render = renderer(endpoint, secrets.token_hex(4))
+        self._dialect = dialect
+        self._render = renderer(endpoint, secrets.token_hex(4), dialect)
+        self._deal = Deal(plan, clients)
+        self._slots = slots(plan.concurrency, clients)
         self._asked: dict[int, _Asked] = {}
         self._records: list[RequestRecord] = []
         self._lags_s: list[float] = []
         self._errors = 0
         self._tokens = 0
-        self._report: Mapping[str, Any] = {}
-        self.end: Mapping[str, Any] | None = None
+        self._reports: dict[int, Mapping[str, Any]] = {}
+        self._ends: dict[int, Mapping[str, Any]] = {}
         self.stopped: str | None = None
 
     @property
     def begun(self) -> bool:
-        """The client has reported at least once."""
-        return bool(self._report)
+        """Every client has reported at least once, or had nothing to do."""
+        return bool(self._reports) and len(self._reports.keys() | self._ends.keys()) == len(self._slots)
 
-    def frames(self) -> Iterator[bytes]:
-        """The level as frames for the client; requests are made as they are taken."""
+    @property
+    def finished(self) -> bool:
+        """Every client has handed over its last record."""
+        return len(self._ends) == len(self._slots)
+
+    def frames(self, client: int) -> Iterator[bytes]:
+        """The share of one client as frames; requests are made as they are taken."""
         plan = self._plan
         yield pack(
             Kind.SETUP,
@@ -59,79 +71,100 @@ class Gathering:
                 "host": self._endpoint.host,
                 "port": self._endpoint.port,
                 "tls": self._endpoint.tls,
-                "concurrency": plan.concurrency,
+                "concurrency": self._slots[client],
                 "end_s": plan.warmup_s + plan.duration_s,
                 "drain_s": plan.drain_s,
             },
         )
-        for request in plan.requests:
-            self._asked[request.index] = _Asked(request.at_s, request.prompt_tokens, request.output_tokens)
-            yield pack(Kind.REQUEST, {"index": request.index, "at_s": request.at_s}, self._render(request))
+        for dealt in self._deal.hand(client):
+            request = dealt.request
+            self._asked[request.index] = _Asked(
+                at_s=request.at_s,
+                turn=request.after is not None,
+                prompt_tokens=request.prompt_tokens,
+                output_tokens=request.output_tokens,
+                shared_tokens=_shared_tokens(request),
+            )
+            meta = {"index": request.index, "at_s": request.at_s, "think_s": request.think_s, "more": dealt.more}
+            yield pack(Kind.REQUEST, meta, self._render(request))
         yield pack(Kind.END, {})
 
-    def take(self, frame: Frame) -> RequestRecord | None:
-        """Read a frame of the client; returns the record if it brought one."""
+    def take(self, client: int, frame: Frame) -> RequestRecord | None:
+        """Read a frame of a client; returns the record if it brought one.
+
+        Raises EnvironmentFault when someone else than the caller ended the client.
+        """
         match frame.kind:
             case Kind.PROGRESS:
-                self._report = frame.meta
+                self._reports[client] = frame.meta
             case Kind.FINISHED:
-                self.end = frame.meta
+                if frame.meta["stopped"] and self.stopped is None:
+                    raise EnvironmentFault("another program ended the load client (SIGTERM)", "run the trial again")
+                self._ends[client] = frame.meta
             case Kind.RECORD:
                 return self._keep(frame)
         return None
 
     def progress(self) -> Progress:
-        """How the level stands by the client's last report and the records since."""
-        report = self._report
-        elapsed_s = report["elapsed_s"]
+        """How the level stands by the clients' last reports and the records since."""
+        reports = [report for client, report in self._reports.items() if client not in self._ends]
+        elapsed_s = max(report["elapsed_s"] for report in self._reports.values())
+        in_flight = sum(report["in_flight"] for report in reports)
         return Progress(
             elapsed_s=elapsed_s,
             phase=self._phase(elapsed_s),
-            sent=len(self._records) + report["in_flight"],
+            sent=len(self._records) + in_flight,
             done=len(self._records) - self._errors,
             errors=self._errors,
-            in_flight=report["in_flight"],
-            waiting_first_token=report["waiting_first_token"],
-            oldest_wait_s=report["oldest_wait_s"],
-            tokens=self._tokens + report["chunks_in_flight"],
+            in_flight=in_flight,
+            waiting_first_token=sum(report["waiting_first_token"] for report in reports),
+            oldest_wait_s=max((report["oldest_wait_s"] for report in reports), default=0.0),
+            tokens=self._tokens + sum(report["chunks_in_flight"] for report in reports),
             completions_5s=self._completions_since(elapsed_s - _RECENT_S),
         )
 
     def level(self) -> LevelRecord:
-        """The whole level. Raises EnvironmentFault when someone else than the caller ended the client."""
-        assert self.end is not None  # noqa: S101 - callers wait for it
-        if self.end["stopped"] and self.stopped is None:
-            raise EnvironmentFault("another program ended the load client (SIGTERM)", "run the trial again")
+        """The whole level, once it is `finished`."""
         plan = self._plan
+        ends = self._ends.values()
+        stopped = any(end["stopped"] for end in ends)
         end_s = plan.warmup_s + plan.duration_s
         # An open loop's plan covers its whole window, though its last request may have ended before.
-        if plan.concurrency is not None or self.end["stopped"]:
-            end_s = min(end_s, self.end["end_s"])
+        if plan.concurrency is not None or stopped:
+            end_s = min(end_s, max(end["end_s"] for end in ends))
         return LevelRecord(
             plan_seed=plan.seed,
             offered_rps=plan.offered_rps,
             concurrency=plan.concurrency,
             window_s=(min(plan.warmup_s, end_s), end_s),
             requests=tuple(sorted(self._records, key=lambda record: record.index)),
-            client=ClientHealth(send_lag_p99_ms=_p99_ms(self._lags_s), cpu_ratio=self.end["cpu_ratio"]),
-            stopped=self.stopped if self.end["stopped"] else None,
+            client=ClientHealth(
+                send_lag_p99_ms=_p99_ms(self._lags_s),
+                cpu_ratio=max((end["cpu_ratio"] for end in ends if end["cpu_ratio"] is not None), default=None),
+            ),
+            stopped=self.stopped if stopped else None,
+            notes=plan.notes + self._dialect.notes,
         )
 
     def _keep(self, frame: Frame) -> RequestRecord:
         meta = frame.meta
         asked = self._asked.pop(meta["index"])
         parsed = parse(unpack(meta, frame.payload))
-        start_s = meta["sent_s"] if asked.at_s is None else asked.at_s
+        scheduled_s = meta["due_s"] if asked.turn else asked.at_s
+        start_s = meta["sent_s"] if scheduled_s is None else scheduled_s
+        counted = parsed.output_tokens if self._dialect.usage else len(parsed.chunk_s)
         record = RequestRecord(
             index=meta["index"],
-            scheduled_s=asked.at_s,
+            scheduled_s=scheduled_s,
             sent_s=meta["sent_s"],
             chunk_s=tuple(parsed.chunk_s),
+            chunk_tokens=tuple(parsed.chunk_tokens),
             done_s=meta["done_s"],
             status=meta["status"],
             prompt_tokens=parsed.prompt_tokens,
-            output_tokens=parsed.output_tokens,
+            output_tokens=counted,
             cached_tokens=parsed.cached_tokens,
+            shared_tokens=asked.shared_tokens,
             asked_prompt_tokens=asked.prompt_tokens,
             asked_output_tokens=asked.output_tokens,
             finish_reason=parsed.finish_reason,
@@ -156,6 +189,11 @@ class Gathering:
                 break
             count += record.error is None
         return count
+
+
+def _shared_tokens(request: RequestPlan) -> int | None:
+    """Of a prompt of token ids, what the workload shares; a text's beginning may be any other's (a chat template)."""
+    return None if request.prompt_ids is None else request.prefix_tokens
 
 
 def _p99_ms(lags_s: list[float]) -> float | None:

@@ -1,7 +1,8 @@
 """One level of load inside the load client: when which request goes out on which connection, and when it all ends.
 
-Open loop: each request at its own time, on as many connections as that takes. Closed loop: `concurrency` slots, each
-sending the next request as soon as its last one ended. Both send from a queue of requests ready as bytes.
+Open loop: each session begins at its own time, on as many connections as that takes. Closed loop: `concurrency` slots,
+each beginning the next session as soon as its last one is over. A session is one request, or several turns, each sent
+`think_s` after the one before it ended; its slot waits with it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ import resource
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from itertools import count
 from time import perf_counter
 from typing import Any, Protocol
 
+from autotune.load.backlog import Backlog, Ready, Session
 from autotune.load.exchange import Exchange
 from autotune.load.frames import Kind
 from autotune.load.metronome import Metronome
@@ -22,20 +26,16 @@ from autotune.load.pool import Pool
 from autotune.load.response import CUT
 
 PROGRESS_EVERY_S = 0.1
-# How far requests are read ahead of being sent: enough for a burst, bounded in memory for long prompts.
-_AHEAD_MIN = 64
-_AHEAD_BYTES_MAX = 32 * 2**20
-# The first arrival of an open loop needs its connection and timer set up by then.
-_OPEN_LEAD_S = 0.05
 # Sending this much early is nothing beside a network's own jitter, and spares a second wake-up.
 _EARLY_S = 80e-6
 # A closed loop on a server that refuses would spin: a slot pauses after an error, longer after each further one.
 _PAUSE_MIN_S, _PAUSE_MAX_S = 0.05, 1.0
+_REST_MAX_S = 60.0  # of Retry-After: longer and the level has no more to tell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """The level, as the SETUP frame says. `concurrency` None: open loop, each request has its `at_s`."""
+    """The level, as the SETUP frame says. `concurrency` None: open loop, each session has its `at_s`."""
 
     host: str
     port: int
@@ -43,15 +43,6 @@ class Setup:
     concurrency: int | None
     end_s: float
     drain_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A request ready to be sent."""
-
-    index: int
-    at_s: float | None
-    data: bytes
 
 
 class Pipes(Protocol):
@@ -68,7 +59,11 @@ class Pipes(Protocol):
 
 
 class Level:
-    """A level from its first request to its last byte; `on_finished` is called once everything was handed over."""
+    """A level from its first request to its last byte; `on_finished` is called once everything was handed over.
+
+    `feed` and `end_of_plan` bring the plan. Once enough of it is there and the connections are open, READY is sent; the
+    level begins with `begin`.
+    """
 
     def __init__(self, setup: Setup, pipes: Pipes, on_finished: Callable[[], None]) -> None:
         self._setup = setup
@@ -77,17 +72,18 @@ class Level:
         self._loop = asyncio.get_running_loop()
         self._pool = Pool(setup.host, setup.port, tls=setup.tls, on_ended=self._settle)
         self._metronome = Metronome(self._loop, self._dispatch)
-        self._queue: deque[Ready] = deque()
-        self._queue_bytes = 0
-        self._ahead = max(_AHEAD_MIN, 2 * (setup.concurrency or 0))
+        self._backlog = Backlog(setup.concurrency or 0)
         self._fed = False  # the plan has no more than what was fed
         self._preparing = self._begun = False
         self._closing = False  # no further request
-        self._t0 = 0.0
+        self._t0 = self._end = 0.0  # when the level began, and its last request may
         self._cpu0_s = 0.0
-        self._free: deque[float] = deque()  # closed loop: since when each free slot has waited for a request
+        self._free: deque[float] = deque()  # closed loop: since when each free slot has waited for a session
         self._pause_s = _PAUSE_MIN_S
-        self._active: set[Exchange] = set()
+        self._turns: list[tuple[float, int, Session]] = []  # a heap: when whose next turn is due
+        self._tie = count()
+        self._running = 0  # sessions begun and not over
+        self._active: dict[Exchange, Session] = {}
         self._ended: deque[Exchange] = deque()  # to be handed over
         self._finished = False
 
@@ -95,9 +91,10 @@ class Level:
 
     def feed(self, ready: Ready) -> None:
         """Take the next request of the plan."""
-        self._queue.append(ready)
-        self._queue_bytes += len(ready.data)
-        if self._full():
+        session = self._backlog.add(ready)
+        if session.rested_s is not None:
+            self._schedule(session, session.rested_s)
+        if self._backlog.full:
             self._pipes.pause()
         self._advance()
 
@@ -106,42 +103,42 @@ class Level:
         self._fed = True
         self._advance()
 
-    def _full(self) -> bool:
-        return len(self._queue) >= self._ahead or self._queue_bytes >= _AHEAD_BYTES_MAX
-
-    def _pop(self) -> Ready:
-        ready = self._queue.popleft()
-        self._queue_bytes -= len(ready.data)
-        if len(self._queue) <= self._ahead // 2 and self._queue_bytes <= _AHEAD_BYTES_MAX // 2:
+    def _take(self) -> Session:
+        session = self._backlog.pop()
+        if self._backlog.low:
             self._pipes.resume()
-        return ready
+        return session
 
     # --- beginning and end --------------------------------------------------------------------------------------------
-
-    def stop(self) -> None:
-        """End now: cut what is in flight, keep every record."""
-        self._finish(stopped=True)
 
     def _advance(self) -> None:
         if self._begun:
             self._dispatch()
-        elif not self._preparing and (self._fed or self._full()):
+        elif not self._preparing and (self._fed or self._backlog.full):
             self._preparing = True
-            self._pool.prepare(min(self._setup.concurrency or 1, len(self._queue)), self._begin)
+            self._pool.prepare(min(self._setup.concurrency or 1, len(self._backlog)), self._ready)
 
-    def _begin(self) -> None:
-        self._begun = True
+    def _ready(self) -> None:
         gc.collect()
         gc.freeze()
         gc.disable()
-        lead_s = _OPEN_LEAD_S if self._setup.concurrency is None else 0.0
-        self._t0 = perf_counter() + lead_s
+        self._pipes.send(Kind.READY, {})
+
+    def begin(self, t0: float) -> None:
+        """The level's time 0 is `t0` of `perf_counter`, a moment from now."""
+        self._begun = True
+        self._t0, self._end = t0, t0 + self._setup.end_s
         self._cpu0_s = _cpu_s()
-        self._free.extend([self._t0] * (self._setup.concurrency or 0))
-        self._loop.call_later(lead_s + self._setup.end_s, self._close)
-        self._loop.call_later(lead_s + self._setup.end_s + self._setup.drain_s, self._finish)
+        self._free.extend([t0] * (self._setup.concurrency or 0))
+        rest_s = self._end - perf_counter()
+        self._loop.call_later(rest_s, self._close)
+        self._loop.call_later(rest_s + self._setup.drain_s, self._finish)
         self._dispatch()
         self._report()
+
+    def stop(self) -> None:
+        """End now: cut what is in flight, keep every record."""
+        self._finish(stopped=True)
 
     def _close(self) -> None:
         self._dispatch()  # an arrival of the last moment still belongs
@@ -149,7 +146,7 @@ class Level:
         self._finish_if_done()
 
     def _finish_if_done(self) -> None:
-        if not self._active and (self._closing or (self._fed and not self._queue)):
+        if not self._active and (self._closing or (self._fed and not self._backlog and not self._running)):
             self._finish()
 
     def _finish(self, *, stopped: bool = False) -> None:
@@ -171,51 +168,85 @@ class Level:
     # --- sending ------------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        """Send what can be sent now."""
+        """Send what can be sent now, and wake up when the next is due."""
         if self._closing:
             return
-        if self._setup.concurrency is None:
-            self._dispatch_due()
-        else:
-            self._dispatch_free()
+        if self._now(self._t0):
+            self._send_turns()
+            self._begin_sessions()
         self._finish_if_done()
-
-    def _dispatch_due(self) -> None:
-        while self._queue:
-            due_s = self._t0 + (self._queue[0].at_s or 0.0)
-            if due_s - perf_counter() > _EARLY_S:
-                self._metronome.wake_at(due_s)
+        if not self._closing and (next_s := self._next_s()) is not None:
+            self._metronome.wake_at(next_s)
+            if self._setup.concurrency is None:
                 self._pool.hold_spare()
-                return
-            self._send(self._pop(), due_s)
 
-    def _dispatch_free(self) -> None:
-        end_s = self._t0 + self._setup.end_s
-        while self._free and self._queue and perf_counter() < end_s:
-            self._send(self._pop(), self._free.popleft())
+    def _now(self, due_s: float) -> bool:
+        return due_s - perf_counter() <= _EARLY_S
 
-    def _send(self, ready: Ready, due_s: float) -> None:
+    def _next_s(self) -> float | None:
+        if not self._now(self._t0):
+            return self._t0
+        at_s = self._backlog.next_s
+        due = [] if at_s is None else [self._t0 + at_s]
+        return min(due + [due_s for due_s, *_ in self._turns[:1]], default=None)
+
+    def _send_turns(self) -> None:
+        while self._turns and self._turns[0][0] < self._end and self._now(self._turns[0][0]):
+            due_s, _, session = heappop(self._turns)
+            self._send(session, due_s)
+
+    def _begin_sessions(self) -> None:
+        if self._setup.concurrency is None:
+            while (at_s := self._backlog.next_s) is not None and self._now(self._t0 + at_s):
+                self._begin(self._take(), self._t0 + at_s)
+        else:
+            while self._free and self._backlog and perf_counter() < self._end:
+                self._begin(self._take(), self._free.popleft())
+
+    def _begin(self, session: Session, due_s: float) -> None:
+        self._running += 1
+        self._send(session, due_s)
+
+    def _send(self, session: Session, due_s: float) -> None:
+        ready = session.turns.popleft()
         exchange = Exchange(index=ready.index, due_s=due_s, request=ready.data)
-        self._active.add(exchange)
+        self._active[exchange] = session
         self._pool.send(exchange)
 
     # --- what came back -----------------------------------------------------------------------------------------------
 
     def _settle(self, exchange: Exchange) -> None:
-        """An exchange ended by itself: free its slot, then hand over its record when there is time."""
-        self._active.discard(exchange)
+        """An exchange ended by itself: on with its session, then hand over its record when there is time."""
+        session = self._active.pop(exchange)
         self._ended.append(exchange)
         if len(self._ended) == 1:
             self._loop.call_soon(self._hand_over)
+        if session.turns:
+            self._schedule(session, exchange.done_s or perf_counter())
+            self._dispatch()
+        elif not session.whole:
+            session.rested_s = exchange.done_s
+        else:
+            failed = exchange.error is not None or exchange.status != 200
+            self._over(failed=failed, rest_s=exchange.retry_after_s if failed else 0.0)
+        self._finish_if_done()
+
+    def _schedule(self, session: Session, rested_s: float) -> None:
+        """Its next turn comes when the user has thought, who keeps the slot even if that is after the level's end."""
+        session.rested_s = None
+        heappush(self._turns, (rested_s + session.turns[0].think_s, next(self._tie), session))
+
+    def _over(self, *, failed: bool, rest_s: float) -> None:
+        """A session is over: its slot is free, after a pause if the server fails, and not before it asked to wait."""
+        self._running -= 1
         if self._setup.concurrency is None or self._closing:
-            self._finish_if_done()
-        elif exchange.error is None and exchange.status == 200:
+            return
+        if failed:
+            self._loop.call_later(max(self._pause_s, min(rest_s, _REST_MAX_S)), self._release)
+            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
+        else:
             self._pause_s = _PAUSE_MIN_S
             self._release()
-        else:
-            self._loop.call_later(self._pause_s, self._release)
-            self._pause_s = min(2 * self._pause_s, _PAUSE_MAX_S)
-            self._finish_if_done()
 
     def _release(self) -> None:
         self._free.append(perf_counter())

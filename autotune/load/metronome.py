@@ -10,22 +10,22 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-import time
 from collections.abc import Callable
+from time import perf_counter
 
 # Linux lets a sleep overrun by its timer slack, 50 us by default.
 _SLACK_S = 60e-6
 
 
 class Metronome:
-    """Calls `callback` in `loop` at the time that `wake_at` was last told."""
+    """Calls `callback` in `loop` at the time that `wake_at` was last told, whether sooner or later than before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         self._loop = loop
         self._callback = callback
         self._target_s: float | None = None
-        self._orders: queue.SimpleQueue[float] = queue.SimpleQueue()
-        self._closed = threading.Event()
+        self._closed = False
+        self._orders: queue.SimpleQueue[float | None] = queue.SimpleQueue()  # None: no more
         threading.Thread(target=self._run, name="metronome", daemon=True).start()
 
     def wake_at(self, target_s: float) -> None:
@@ -36,18 +36,21 @@ class Metronome:
 
     def close(self) -> None:
         """No further call."""
-        self._closed.set()
+        self._closed = True
+        self._orders.put(None)
 
     def _run(self) -> None:
-        while True:
-            rest_s = self._orders.get() - _SLACK_S - time.perf_counter()
-            if rest_s > 0:
-                time.sleep(rest_s)
-            if self._closed.is_set():
-                return
-            self._loop.call_soon_threadsafe(self._beat)
+        target_s = self._orders.get()
+        while target_s is not None:
+            try:
+                target_s = self._orders.get(timeout=max(0.0, target_s - _SLACK_S - perf_counter()))
+            except queue.Empty:
+                if self._closed:  # and its loop perhaps too
+                    return
+                self._loop.call_soon_threadsafe(self._beat)
+                target_s = self._orders.get()
 
     def _beat(self) -> None:
         self._target_s = None
-        if not self._closed.is_set():
+        if not self._closed:
             self._callback()

@@ -7,8 +7,12 @@ import ssl
 from collections.abc import Callable, Coroutine
 from time import perf_counter
 
+from autotune.load import wire
 from autotune.load.connection import Connection, reason
 from autotune.load.exchange import Exchange
+
+# A host that doesn't answer at all (a firewall that drops) would hold the level up before its first request.
+_PREPARE_MAX_S = 5.0
 
 
 class Pool:
@@ -17,7 +21,9 @@ class Pool:
     def __init__(self, host: str, port: int, *, tls: bool, on_ended: Callable[[Exchange], None]) -> None:
         self._host = host
         self._address = (host, port)
+        # Certificates are always verified: by the system's store, or what SSL_CERT_FILE and SSL_CERT_DIR name.
         self._tls = ssl.create_default_context() if tls else None
+        self._buffer = memoryview(bytearray(wire.READ_BYTES))  # for every read: it is done with before the next
         self._on_ended = on_ended
         self._loop = asyncio.get_running_loop()
         self._connections: set[Connection] = set()
@@ -39,7 +45,9 @@ class Pool:
         """Open `count` connections, then call `then`, however that went: requests will tell what is wrong."""
 
         async def opening() -> None:
-            await asyncio.gather(*(self._connect(None) for _ in range(count)))
+            connecting = [self._start(self._connect(None)) for _ in range(count)]
+            if connecting:
+                await asyncio.wait(connecting, timeout=_PREPARE_MAX_S)
             then()
 
         self._start(opening())
@@ -58,10 +66,11 @@ class Pool:
         for task in self._opening:
             task.cancel()
 
-    def _start(self, opening: Coroutine[None, None, None]) -> None:
+    def _start(self, opening: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(opening)
         self._opening.add(task)
         task.add_done_callback(self._opened)
+        return task
 
     def _opened(self, task: asyncio.Task[None]) -> None:
         self._opening.discard(task)
@@ -88,12 +97,13 @@ class Pool:
             self._spare_opening &= exchange is not None
 
     async def _connection(self) -> Connection:
-        _, connection = await self._loop.create_connection(
-            lambda: Connection(self._on_done, self._on_lost),
-            *self._address,
-            ssl=self._tls,
-            server_hostname=self._host if self._tls else None,
-        )
+        connection = Connection(self._on_done, self._on_lost)
+        if self._tls is None:
+            await wire.connect(self._address, connection, self._buffer)
+        else:
+            await self._loop.create_connection(
+                lambda: connection, *self._address, ssl=self._tls, server_hostname=self._host
+            )
         self._address = connection.peer  # later connections skip the look-up of the name
         self._connections.add(connection)
         return connection

@@ -14,6 +14,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 CUT = "cut"
@@ -43,9 +44,13 @@ class RawResponse:
 
 @dataclass(slots=True)
 class Parsed:
-    """What the stream held. Times are those of `RawResponse`; counts are the server's `usage`, None without."""
+    """What the stream held. Times are those of `RawResponse`; counts are the server's `usage`, None without.
+
+    `chunk_tokens` are the tokens of each of the events in `chunk_s`, empty unless the server counts them with each.
+    """
 
     chunk_s: list[float] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
@@ -62,6 +67,7 @@ def parse(raw: RawResponse) -> Parsed:
         stream.take(payload, at_read=bisect_left(raw.read_ends, end))
     parsed = stream.parsed
     parsed.chunk_s = [raw.read_s[read] for read in stream.token_reads()]
+    parsed.chunk_tokens = stream.token_counts()
     parsed.error = parsed.error or _verdict(raw, stream)
     return parsed
 
@@ -109,6 +115,7 @@ class _Stream:
         self.events = 0
         self.done = False
         self._token_reads: list[int] = []
+        self._totals: list[int | None] = []  # tokens so far, as the server counts them, at each of these
         self._finish_read: int | None = None
 
     def take(self, payload: bytes, *, at_read: int) -> None:
@@ -125,14 +132,22 @@ class _Stream:
         elif error := event.get("error") or (event.get("object") == "error" and event):
             self.parsed.error = self.parsed.error or f"server error: {_error_text(error)}"
         else:
-            self._usage(event.get("usage"))
-            self._choice(event.get("choices"), at_read)
+            usage = event.get("usage")
+            self._usage(usage)
+            self._choice(event.get("choices"), at_read, counted=isinstance(usage, dict))
 
     def token_reads(self) -> list[int]:
         """Reads that brought a token. A sole closing event that `usage` says was a token counts as one."""
         if not self._token_reads and self._finish_read is not None and self.parsed.output_tokens:
             return [self._finish_read]
         return self._token_reads
+
+    def token_counts(self) -> list[int]:
+        """Tokens of each event with a token; empty unless all of them came with a count."""
+        totals = [total for total in self._totals if total is not None]
+        if len(totals) < len(self._totals):
+            return []
+        return [max(0, after - before) for before, after in pairwise([0, *totals])]
 
     def _usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
@@ -144,7 +159,7 @@ class _Stream:
         if isinstance(details, dict):
             parsed.cached_tokens = _count(details, "cached_tokens", parsed.cached_tokens)
 
-    def _choice(self, choices: object, at_read: int) -> None:
+    def _choice(self, choices: object, at_read: int, *, counted: bool) -> None:
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return
         choice = choices[0]
@@ -157,6 +172,7 @@ class _Stream:
         texts = [said[key] for key in _TEXT_KEYS if key in said]
         if any(texts) or ("" in texts and not finish and "role" not in said):
             self._token_reads.append(at_read)
+            self._totals.append(self.parsed.output_tokens if counted else None)
 
 
 def _error_text(error: object) -> str:

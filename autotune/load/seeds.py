@@ -16,10 +16,13 @@ class Stream(IntEnum):
     REQUEST = 1
     PREFIX = 2
     ORDER = 3
+    SESSION = 4
+    THINKING = 5
+    BLOCK = 6
 
 
-def generator(seed: int, stream: Stream, index: int = 0) -> Generator:
+def generator(seed: int, stream: Stream, *index: int) -> Generator:
     """The generator of leaf `index` on branch `stream` under `seed`; the same leaf gives the same numbers always."""
     import numpy as np  # noqa: PLC0415 - heavy; the load client imports this package without it
 
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, index)))
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(stream, *(index or (0,)))))

@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, overload
+from dataclasses import dataclass, replace
+from typing import Protocol, overload
 
 from autotune.errors import InputError
-from autotune.load.arrivals import poisson
-from autotune.load.dataset import DatasetSource, read_dataset
-from autotune.load.lengths import longest, sample, shortest
-from autotune.load.seeds import Stream, generator
-from autotune.records.spec import Length, LoadSpec, PrefixSpec, WorkloadSpec
+from autotune.load.arrivals import arrival_times
+from autotune.load.dataset import DatasetConversations, DatasetSource, Shuffled, read_dataset
+from autotune.load.lengths import DrawnPairs, Pairs
+from autotune.load.pairs_file import read_pairs
+from autotune.load.sessions import Conversations, SessionSource
+from autotune.load.synthetic import SyntheticConversations, SyntheticSource
+from autotune.load.text import Text, text_of
+from autotune.load.trace_file import Recorded
+from autotune.load.traces import replay_of, trace_source
+from autotune.records.spec import LoadSpec, SessionSpec, TraceArrivals, WorkloadSpec
 from autotune.records.trial import LevelPlan, RequestPlan
 
-if TYPE_CHECKING:
-    from numpy.random import Generator
-
-# Token ids that any tokenizer of a served model has and none of them treats as special, for when its size is unknown.
-UNKNOWN_VOCAB = (100, 8000)
-# Special tokens stand at both ends: Mistral's tekken keeps the first 1,000 of 131,072 ids for them, DeepSeek-V3 the
-# last 1,280 of 129,280. A share of 2 % clears both, and at least 100 ids do for small vocabularies.
-_MARGIN_RATIO = 0.02
-_MARGIN_MIN = 100
+_KINDS = ("poisson_rps", "constant_rps", "gamma", "bursts", "ramp", "trace", "concurrency")
 
 ENDLESS = sys.maxsize
 """How many requests a closed loop has when `max_requests` doesn't say."""
 
 
 class Source(Protocol):
-    """Where requests come from: synthetic prompts, a dataset."""
+    """Where requests come from: synthetic prompts, conversations, a dataset, a trace."""
 
     def draw(self, index: int, at_s: float | None) -> RequestPlan:
         """The request `index`, the same at every call."""
@@ -47,7 +44,7 @@ class RequestSequence(Sequence[RequestPlan]):
 
     source: Source
     size: int
-    at_s: tuple[float, ...] | None = None
+    at_s: tuple[float | None, ...] | None = None
 
     def __len__(self) -> int:
         return self.size
@@ -66,39 +63,11 @@ class RequestSequence(Sequence[RequestPlan]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticSource:
-    """Prompts of random token ids in [ids[0], ids[1]): nothing is shared between requests but `prefix`."""
+class _Schedule:
+    """When requests arrive, and where the window ends for want of more."""
 
-    input_tokens: Length
-    output_tokens: Length
-    prefix: PrefixSpec | None
-    ids: tuple[int, int]
-    seed: int
-
-    def draw(self, index: int, at_s: float | None) -> RequestPlan:
-        """The request `index`, the same at every call."""
-        rng = generator(self.seed, Stream.REQUEST, index)
-        prompt_tokens = sample(self.input_tokens, rng)
-        output_tokens = sample(self.output_tokens, rng)
-        group, head = self._prefix(rng)
-        return RequestPlan(
-            index=index,
-            at_s=at_s,
-            output_tokens=output_tokens,
-            prompt_tokens=prompt_tokens,
-            prompt_ids=head + self._ids(rng, prompt_tokens - len(head)),
-            prefix_group=group,
-            prefix_tokens=len(head),
-        )
-
-    def _prefix(self, rng: Generator) -> tuple[int, tuple[int, ...]]:
-        if self.prefix is None:
-            return -1, ()
-        group = int(rng.integers(self.prefix.groups))
-        return group, self._ids(generator(self.seed, Stream.PREFIX, group), self.prefix.tokens)
-
-    def _ids(self, rng: Generator, count: int) -> tuple[int, ...]:
-        return tuple(rng.integers(*self.ids, size=count).tolist())
+    at_s: tuple[float | None, ...]
+    end_s: float
 
 
 def build_level(
@@ -108,27 +77,33 @@ def build_level(
     seed: int,
     vocab_size: int | None = None,
     max_total_tokens: int | None = None,
+    model: str | None = None,
 ) -> LevelPlan:
     """Plan one level of `load` with requests of `workload`; equal arguments give equal plans.
 
     `max_requests` counts every request sent, those of the warm-up too. `vocab_size` None: ids that every tokenizer has.
-    `max_total_tokens`: what the engine holds of prompt and output together; None: not checked. Raises InputError when
-    the workload can't be built, doesn't fit or has a dataset with bad lines.
+    `max_total_tokens`: what the engine holds of prompt and output together; None: not checked. `model`: folder or name
+    of the model whose tokenizer writes natural text. Raises InputError when the workload can't be built, doesn't fit,
+    or its file has many bad lines; a few are skipped and told in the plan's notes.
     """
-    if (load.poisson_rps is None) == (load.concurrency is None):
-        raise InputError("a load needs exactly one of poisson_rps and concurrency", "set one of them")
-    source = _source(workload, seed, vocab_size, max_total_tokens)
-    duration_s = load.duration_s
-    if load.poisson_rps is None:
+    kinds = [field for field in _KINDS if getattr(load, field) is not None]
+    if len(kinds) != 1:
+        raise InputError(f"a level needs one kind of load, not {' and '.join(kinds) or 'none'}", "set one of them")
+    if load.trace is not None:
+        return _replayed(load.trace, load, text_of(workload, vocab_size, model), seed, max_total_tokens)
+    source, notes = _source(workload, seed, vocab_size, max_total_tokens, model)
+    if load.concurrency is not None:
         requests = RequestSequence(source=source, size=load.max_requests or ENDLESS)
-    else:
-        at_s = poisson(load.poisson_rps, load.warmup_s + duration_s, seed)
-        if load.max_requests is not None and load.max_requests < len(at_s):
-            # The window ends where the first request that is left out would have come: its rate stays the true one.
-            duration_s = at_s[load.max_requests] - load.warmup_s
-            at_s = at_s[: load.max_requests]
-        requests = RequestSequence(source=source, size=len(at_s), at_s=at_s)
-        _check_arrivals(load, at_s)
+        return _plan(load, requests, seed, load.duration_s, notes)
+    schedule = _schedule(load, source, seed)
+    notes += _unsteady(load, source)
+    requests = RequestSequence(source=source, size=len(schedule.at_s), at_s=schedule.at_s)
+    return _plan(load, requests, seed, schedule.end_s - load.warmup_s, notes)
+
+
+def _plan(load: LoadSpec, requests: RequestSequence, seed: int, duration_s: float, notes: tuple[str, ...]) -> LevelPlan:
+    if load.concurrency is None:
+        _check_arrivals(load, requests.at_s or ())
     return LevelPlan(
         requests=requests,
         offered_rps=load.offered_rps,
@@ -136,57 +111,131 @@ def build_level(
         warmup_s=load.warmup_s,
         duration_s=duration_s,
         seed=seed,
+        notes=notes,
     )
 
 
-def _check_arrivals(load: LoadSpec, at_s: tuple[float, ...]) -> None:
-    if not at_s or at_s[-1] < load.warmup_s:
+# --- when -------------------------------------------------------------------------------------------------------------
+
+
+def _schedule(load: LoadSpec, source: Source, seed: int) -> _Schedule:
+    """Times of the requests of an open loop; those of a session's later turns are None.
+
+    Sessions arrive so often that their requests make up the offered rate.
+    """
+    end_s = load.warmup_s + load.duration_s
+    if isinstance(source, SessionSource):
+        starts_s = arrival_times(load, seed, a_request=1 / source.conversations.mean_turns)
+        return _cut(source.schedule(starts_s), load.max_requests, end_s)
+    return _cut(arrival_times(load, seed), load.max_requests, end_s)
+
+
+def _unsteady(load: LoadSpec, source: Source) -> tuple[str, ...]:
+    """Later turns come when users have thought: until the first conversations are over, requests are fewer."""
+    if not isinstance(source, SessionSource):
+        return ()
+    thinking_s = (source.conversations.mean_turns - 1) * source.think_s
+    if thinking_s <= load.warmup_s:
+        return ()
+    warmup = f"the warm-up is {load.warmup_s:g} s: at first requests come more slowly than offered"
+    return (f"users think for {thinking_s:.3g} s of a conversation on average, {warmup}",)
+
+
+def _cut(at_s: tuple[float | None, ...], most: int | None, end_s: float) -> _Schedule:
+    """At most `most` requests, sessions whole.
+
+    The window ends where the first request that is left out would have come: its rate stays the true one.
+    """
+    if most is None or most >= len(at_s):
+        return _Schedule(at_s=at_s, end_s=end_s)
+    place = most
+    while place and at_s[place] is None:
+        place -= 1
+    return _Schedule(at_s=at_s[:place], end_s=at_s[place] or 0.0)
+
+
+def _check_arrivals(load: LoadSpec, at_s: tuple[float | None, ...]) -> None:
+    last_s = max((time_s for time_s in at_s if time_s is not None), default=-1.0)
+    if last_s < load.warmup_s:
+        rate = f" at {load.offered_rps:g} requests a second" if load.offered_rps else ""
         raise InputError(
-            f"no request would arrive after the warm-up of {load.warmup_s:g} s: {len(at_s)} requests"
-            f" at {load.poisson_rps:g} requests a second",
-            "raise poisson_rps, duration_s or max_requests, or shorten warmup_s",
+            f"no request would arrive after the warm-up of {load.warmup_s:g} s: {len(at_s)} requests{rate}",
+            "raise the rate, duration_s or max_requests, or shorten warmup_s",
         )
 
 
-def _source(workload: WorkloadSpec, seed: int, vocab_size: int | None, max_total_tokens: int | None) -> Source:
+def _replayed(trace: TraceArrivals, load: LoadSpec, text: Text, seed: int, max_total_tokens: int | None) -> LevelPlan:
+    horizon_s = load.warmup_s + load.duration_s
+    replay = replay_of(trace, horizon_s)
+    over = [each for each in replay.recorded if max_total_tokens and _total(each) > max_total_tokens]
+    if over:
+        raise InputError(
+            f"{trace.file}: {len(over)} of {len(replay.recorded)} requests need more than the {max_total_tokens} tokens"
+            f" that the engine holds, the longest {max(map(_total, over))}",
+            "raise the engine's maximum length, or take another trace",
+        )
+    schedule = _cut(replay.at_s, load.max_requests, replay.end_s or horizon_s)
+    source = trace_source(replay, text, seed)
+    requests = RequestSequence(source=source, size=len(schedule.at_s), at_s=schedule.at_s)
+    plan = _plan(load, requests, seed, schedule.end_s - load.warmup_s, replay.notes)
+    return replace(plan, offered_rps=len(requests) / schedule.end_s)
+
+
+def _total(recorded: Recorded) -> int:
+    return recorded.prompt_tokens + recorded.output_tokens
+
+
+# --- what -------------------------------------------------------------------------------------------------------------
+
+
+def _source(
+    workload: WorkloadSpec, seed: int, vocab_size: int | None, max_total_tokens: int | None, model: str | None
+) -> tuple[Source, tuple[str, ...]]:
     if workload.dataset is not None:
-        rows = read_dataset(workload.dataset, needs_max_tokens=workload.output_tokens is None)
-        return DatasetSource(rows=rows, output_tokens=workload.output_tokens, seed=seed)
+        found = read_dataset(workload.dataset, needs_max_tokens=workload.output_tokens is None)
+        shuffled = Shuffled(rows=found.rows, output_tokens=workload.output_tokens, seed=seed)
+        if workload.sessions is None:
+            return DatasetSource(shuffled=shuffled), found.notes
+        conversations: Conversations = DatasetConversations(shuffled=shuffled, sessions=workload.sessions)
+        return _sessions(conversations, workload.sessions, seed), found.notes
+    lengths, notes = _lengths(workload)
+    text = text_of(workload, vocab_size, model)
+    _check_fits(lengths, workload, max_total_tokens)
+    if workload.sessions is None:
+        return SyntheticSource(lengths=lengths, prefix=workload.prefix, text=text, seed=seed), notes
+    conversations = SyntheticConversations(
+        lengths=lengths, prefix=workload.prefix, sessions=workload.sessions, text=text, seed=seed
+    )
+    return _sessions(conversations, workload.sessions, seed), notes
+
+
+def _sessions(conversations: Conversations, spec: SessionSpec, seed: int) -> SessionSource:
+    return SessionSource(conversations=conversations, think_s=spec.think_s, seed=seed)
+
+
+def _lengths(workload: WorkloadSpec) -> tuple[Pairs, tuple[str, ...]]:
+    if workload.lengths is not None:
+        return read_pairs(workload.lengths)
     if workload.input_tokens is None or workload.output_tokens is None:
         raise InputError(
             f"workload `{workload.shape}` has no prompts: it needs input_tokens and output_tokens, or a dataset",
             "add the missing lengths",
         )
-    _check_fits(workload.input_tokens, workload.output_tokens, workload.prefix, max_total_tokens)
-    return SyntheticSource(
-        input_tokens=workload.input_tokens,
-        output_tokens=workload.output_tokens,
-        prefix=workload.prefix,
-        ids=_plain_ids(vocab_size),
-        seed=seed,
-    )
+    pairs = DrawnPairs(prompt=workload.input_tokens, answer=workload.output_tokens, correlation=workload.correlation)
+    return pairs, ()
 
 
-def _check_fits(prompt: Length, output: Length, prefix: PrefixSpec | None, max_total_tokens: int | None) -> None:
-    if prefix is not None and prefix.tokens > shortest(prompt):
+def _check_fits(lengths: Pairs, workload: WorkloadSpec, max_total_tokens: int | None) -> None:
+    prefix, sessions, shortest = workload.prefix, workload.sessions, lengths.shortest_prompt
+    if prefix is not None and sessions is None and prefix.tokens > shortest:
         raise InputError(
-            f"the shared prefix of {prefix.tokens} tokens exceeds the shortest prompt, {shortest(prompt)} tokens",
+            f"the shared prefix of {prefix.tokens} tokens exceeds the shortest prompt, {shortest} tokens",
             "lower prefix.tokens or raise the low end of input_tokens",
         )
-    total = longest(prompt) + longest(output)
-    if max_total_tokens is not None and total > max_total_tokens:
+    prompt, answer = workload.last_turn(*lengths.longest)
+    if max_total_tokens is not None and prompt + answer > max_total_tokens:
         raise InputError(
-            f"the longest request needs {longest(prompt)} + {longest(output)} = {total} tokens,"
+            f"the longest request needs {prompt} + {answer} = {prompt + answer} tokens,"
             f" the engine holds {max_total_tokens}",
             "shorten input_tokens or output_tokens, or raise the engine's maximum length",
         )
-
-
-def _plain_ids(vocab_size: int | None) -> tuple[int, int]:
-    """Half-open range of token ids without special meaning."""
-    if vocab_size is None:
-        return UNKNOWN_VOCAB
-    if vocab_size < 2:
-        raise InputError(f"a vocabulary of {vocab_size} tokens can't make prompts", "check the model's config.json")
-    margin = min(max(_MARGIN_MIN, int(vocab_size * _MARGIN_RATIO)), vocab_size // 4)
-    return margin, vocab_size - margin

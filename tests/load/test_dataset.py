@@ -101,7 +101,76 @@ def test_a_row_needs_max_tokens_when_the_workload_has_no_output_tokens(tmp_path:
 
 
 def test_an_empty_or_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="the dataset is empty"):
+    with pytest.raises(InputError, match="the file holds no requests"):
         build(write(tmp_path))
     with pytest.raises(InputError, match="can't read the dataset: No such file"):
         build(str(tmp_path / "none.jsonl"))
+
+
+# --- ShareGPT and plain prompts ---------------------------------------------------------------------------------------
+
+
+def shared(*said: tuple[str, str]) -> dict[str, Any]:
+    return {"id": "x_0", "conversations": [{"from": who, "value": text} for who, text in said], "lang": "en"}
+
+
+TALK = shared(("gpt", "cut off"), ("system", "be kind"), ("human", "one"), ("gpt", "1"), ("human", "two"), ("gpt", "2"))
+
+
+def test_of_a_sharegpt_conversation_a_single_request_is_the_first_question(tmp_path: Path) -> None:
+    request = build(write(tmp_path, TALK)).requests[0]
+    assert request.messages == ({"role": "system", "content": "be kind"}, {"role": "user", "content": "one"})
+    assert request.output_tokens == 32
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_sharegpt_s_list_in_one_file_is_read(tmp_path: Path, indent: int | None) -> None:
+    file = tmp_path / "sharegpt.json"
+    rows = [shared(("human", f"question {number}"), ("gpt", "a")) for number in range(9)]
+    file.write_text(json.dumps(rows, indent=indent))
+    assert sorted(texts(build(str(file)), 9)) == [f"question {number}" for number in range(9)]
+
+
+def test_plain_prompts_stand_a_line_each_or_under_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("\ufefffirst {\n\n  second\r\n")
+    assert sorted(texts(build(str(file)), 2)) == ["first {", "second"]
+    path = write(tmp_path, {"prompt": "third", "max_tokens": 4})
+    assert texts(build(path), 1) == ["third"]
+    assert build(path).requests[0].output_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (shared(), "`conversations` has no question"),
+        (shared(("gpt", "a")), "`conversations` has no question"),
+        (shared(("robot", "a")), "a turn must have `from` (human, gpt or system) and `value`"),
+        ({"conversations": [{"from": "human"}]}, "a turn must have `from` (human, gpt or system) and `value`"),
+        ({"conversations": "a"}, "`conversations` must be a list"),
+        ({"prompt": ""}, "`prompt` must be text"),
+        ({"prompt": "a", "n": 2}, "unknown key `n`"),
+        ({"prompt": "cut \ud83d"}, "text with half a character at 4: '\\ud83d'"),
+        (shared(("human", "\udc00")), "text with half a character at 0"),
+    ],
+)
+def test_a_few_bad_rows_are_skipped_and_told(tmp_path: Path, row: object, message: str) -> None:
+    path = write(tmp_path, *[TALK] * 10, row)
+    plan = build(path)
+    assert len(plan.notes) == 1
+    assert plan.notes[0].startswith(f"1 of 11 rows (0.091) were skipped, the first: {path}:11: {message}")
+    assert all(texts(plan, 30))
+    with pytest.raises(InputError):
+        build(write(tmp_path, *[TALK] * 8, row))
+
+
+def test_a_list_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "sharegpt.json"
+    file.write_text(json.dumps([TALK] * 3)[:-9])
+    with pytest.raises(InputError, match=r"sharegpt\.json: not JSON"):
+        build(str(file))
+
+
+def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
+    assert texts(build(write(tmp_path, say("a"))), 1) == ["a"]
+    assert texts(build(write(tmp_path, say("another"))), 1) == ["another"]

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ from autotune.errors import EnvironmentFault, InputError
 from autotune.load import LevelPhase, Progress, build_level, probe, run_level
 from autotune.records.spec import FixedLength, LoadSpec, WorkloadSpec
 from autotune.records.trial import Endpoint, LevelPlan, LevelRecord, RequestPlan, RequestRecord
+from tests.load.levels import clients, errors, steps
 from tests.load.scripted import (
     DONE,
     HEAD,
@@ -47,27 +48,15 @@ def _no_client_left() -> Iterator[None]:
     assert not clients()
 
 
-def clients() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "autotune.load.client" in " ".join(child.cmdline())]
-
-
 def closed(requests: int, concurrency: int = 2, warmup_s: float = 0.0, duration_s: float = 60.0) -> LevelPlan:
     load = LoadSpec(concurrency=concurrency, warmup_s=warmup_s, duration_s=duration_s, max_requests=requests)
     return build_level(SHORT, load, seed=1)
-
-
-def steps(*script: Step) -> Callable[[Received], Iterator[Step]]:
-    return lambda _: iter(script)
 
 
 def ask(*script: Step, timeout_s: float = 20.0) -> RequestRecord:
     """The record of one request that is answered by `script`."""
     with ScriptedServer(steps(*script)) as server:
         return probe(server.endpoint, REQUEST, timeout_s)
-
-
-def errors(level: LevelRecord) -> set[str | None]:
-    return {record.error for record in level.requests}
 
 
 def test_a_closed_loop_keeps_exactly_so_many_in_flight() -> None:
@@ -98,6 +87,7 @@ def test_a_record_has_what_was_asked_what_came_and_when() -> None:
         prompt_tokens=16,
         output_tokens=3,
         cached_tokens=8,
+        shared_tokens=0,
         asked_prompt_tokens=16,
         asked_output_tokens=3,
         finish_reason="length",

@@ -81,6 +81,13 @@ def test_usage_with_every_chunk_counts_the_last() -> None:
     assert (parsed.prompt_tokens, parsed.output_tokens, len(parsed.chunk_s)) == (5, 6, 3)
 
 
+def test_tokens_of_each_event_are_known_only_if_all_events_have_them() -> None:
+    counted = [event({"choices": [{"text": "a"}], "usage": {"completion_tokens": n}}) for n in (2, 3, 7)]
+    assert parse(raw(b"".join(counted) + DONE)).chunk_tokens == [2, 1, 4]
+    assert parse(raw(counted[0] + token("b") + counted[2] + DONE)).chunk_tokens == []
+    assert parse(raw(token("b") + usage(3, 1) + DONE)).chunk_tokens == []
+
+
 @pytest.mark.parametrize(
     "said", [{"reasoning": "x"}, {"tool_calls": [{"index": 0}]}, {"role": "assistant", "content": "x"}]
 )

@@ -85,6 +85,11 @@ def test_log_normal_lengths_have_their_median_and_bounds() -> None:
     assert inside[0] <= sum(tokens <= 200 for tokens in drawn) <= inside[1]
 
 
+def test_a_log_normal_of_any_width_stays_inside_its_bounds() -> None:
+    length = LogNormalLength(median=200, sigma=2000.0, low=50, high=900)
+    assert {len(ids(request)) for request in first(build_level(workload(length), CLOSED, seed=1), 50)} == {50, 900}
+
+
 def test_a_prefix_is_shared_inside_its_group_and_level_only() -> None:
     spec = workload(FixedLength(tokens=48), prefix=PrefixSpec(tokens=32, groups=3))
     one, other = (first(build_level(spec, CLOSED, seed=seed), 60) for seed in (1, 2))
@@ -138,8 +143,8 @@ def test_a_closed_loop_has_requests_without_end() -> None:
     ("spec", "load", "message"),
     [
         (WorkloadSpec(shape="chat"), CLOSED, "workload `chat` has no prompts"),
-        (workload(), LoadSpec(), "exactly one of poisson_rps and concurrency"),
-        (workload(), LoadSpec(poisson_rps=1.0, concurrency=1), "exactly one of poisson_rps and concurrency"),
+        (workload(), LoadSpec(), "a level needs one kind of load, not none"),
+        (workload(), LoadSpec(poisson_rps=1.0, concurrency=1), "one kind of load, not poisson_rps and concurrency"),
         (workload(prefix=PrefixSpec(tokens=65)), CLOSED, "prefix of 65 tokens exceeds the shortest prompt, 64"),
         (workload(UniformLength(low=1, high=250)), CLOSED, "250 [+] 8 = 258 tokens, the engine holds 256"),
         (workload(), LoadSpec(poisson_rps=20.0, max_requests=3), "no request would arrive after the warm-up of 5 s"),
