@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from autotune.measure.samples import Samples
 from autotune.records.trial import ClientHealth, LevelRecord, RequestRecord
 
+CLIENT_LIMITED = "client limited: "
+"""How a doubt begins that is about the load client, not the server."""
+
 SEND_LAG_P99_MS = 5.0
 """Open loop: beyond this the client, not the server, shapes the arrivals: a tenth of a tight TTFT limit."""
 
@@ -38,12 +41,12 @@ def _lag(level: LevelRecord, samples: Samples) -> Iterator[str]:
     if level.offered_rps is None and latencies_ms:
         limit_ms = max(limit_ms, SEND_LAG_TO_E2E_RATIO * latencies_ms[len(latencies_ms) // 2])
     if lag_ms is not None and lag_ms > limit_ms:
-        yield f"client limited: p99 send lag {lag_ms:.1f} ms > {limit_ms:.3g} ms"
+        yield f"{CLIENT_LIMITED}p99 send lag {lag_ms:.1f} ms > {limit_ms:.3g} ms"
 
 
 def _busy(client: ClientHealth) -> Iterator[str]:
     if client.cpu_ratio is not None and client.cpu_ratio > CPU_RATIO:
-        yield f"client limited: its core was {client.cpu_ratio:.0%} busy > {CPU_RATIO:.0%}"
+        yield f"{CLIENT_LIMITED}its core was {client.cpu_ratio:.0%} busy > {CPU_RATIO:.0%}"
 
 
 def _lengths(requests: list[RequestRecord]) -> Iterator[str]:

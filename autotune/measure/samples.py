@@ -57,8 +57,12 @@ def latencies(requests: Iterable[RequestRecord], base: str) -> Series:
 
 def gaps(requests: Iterable[RequestRecord]) -> Series:
     """Return the gaps between chunks, per token, in the order in which they ended across all requests."""
-    timed = [(at_s, gap) for r in requests for at_s, gap in zip(r.chunk_s[1:], r.itl_ms, strict=True)]
-    return np.array([gap for _, gap in sorted(timed)], dtype=np.float64)
+    several = [r for r in requests if len(r.chunk_s) > 1]
+    if not several:
+        return np.array([], dtype=np.float64)
+    at_s = np.concatenate([np.array(r.chunk_s[1:]) for r in several])
+    gap_ms = np.concatenate([np.array(r.itl_ms) for r in several])
+    return gap_ms[np.lexsort((gap_ms, at_s))]
 
 
 def _last_seen_s(request: RequestRecord) -> float:

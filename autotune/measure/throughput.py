@@ -7,7 +7,7 @@ counts at its first token, when the engine has worked it off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,51 +15,82 @@ from numpy.typing import NDArray
 from autotune.measure import estimates
 from autotune.measure.samples import CUT
 from autotune.measure.violations import is_good
+from autotune.records.metrics import PLAIN
 from autotune.records.spec import Slo
 from autotune.records.trial import Estimate, LevelRecord, RequestRecord
 
 _BINS = 60
 """Pieces of the window that a rate's interval is estimated from: five for each cosine."""
 
-Series = NDArray[np.float64]
+Arrivals = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""When something came, in s, and how much of it."""
 
 
-def rates(level: LevelRecord, slos: Sequence[Slo], gpus: int, confidence: float) -> dict[str, Estimate]:
-    """Return every rate by metric name; empty when the window is empty or nothing was sent."""
-    begin, end = level.window_s
-    if end <= begin or not level.requests:
+def rates(
+    level: LevelRecord, slos: Sequence[Slo], gpus: int, confidence: float, wanted: Container[str]
+) -> dict[str, Estimate]:
+    """Return the rates that are wanted by metric name; empty when the window is empty or nothing was sent."""
+    if level.window_s[1] <= level.window_s[0] or not level.requests:
         return {}
-    delivering = [r for r in level.requests if r.error in {None, CUT}]
-    finished = [r for r in level.requests if r.error is None and r.done_s is not None]
-    output = _output_tokens(delivering)
-    prompts = [(r.chunk_s[0], float(r.prompt_tokens or r.asked_prompt_tokens or 0)) for r in delivering if r.chunk_s]
-    arrivals = {
-        "output_tok_per_s": output,
-        "total_tok_per_s": [*output, *prompts],
-        "request_rps": [(r.done_s or 0.0, 1.0) for r in finished],
-        "goodput_rps": [(r.done_s or 0.0, 1.0) for r in finished if is_good(r, slos)],
-    }
-    plain = {name: _rate(pairs, level.window_s, confidence) for name, pairs in arrivals.items()}
-    shared = [name for name in plain if name != "request_rps"]
-    return plain | {f"{name}_per_gpu": _divided(plain[name], max(gpus, 1)) for name in shared}
+    found = {}
+    for name, arrivals in _ARRIVALS.items():
+        per_gpu = f"{name}_per_gpu"
+        if name in wanted or per_gpu in wanted:
+            found[name] = _rate(arrivals(level.requests, slos), level.window_s, confidence)
+            if per_gpu in PLAIN:
+                found[per_gpu] = _divided(found[name], max(gpus, 1))
+    return found
 
 
-def _output_tokens(requests: Sequence[RequestRecord]) -> list[tuple[float, float]]:
-    """(arrival, tokens) of every chunk. A request without usage (cut) gets the level's tokens a chunk, else one."""
-    counted = [r for r in requests if r.output_tokens is not None and r.chunk_s]
+def _output(requests: Sequence[RequestRecord], _: Sequence[Slo]) -> Arrivals:
+    """Every chunk and its tokens. A request without usage (cut) gets the level's tokens a chunk, else one."""
+    having = [r for r in _delivering(requests) if r.chunk_s]
+    counted = [r for r in having if r.output_tokens is not None]
     chunks = sum(len(r.chunk_s) for r in counted)
     usual = sum(r.output_tokens or 0 for r in counted) / chunks if chunks else 1.0
-    return [
-        (at_s, usual if r.output_tokens is None else r.output_tokens / len(r.chunk_s))
-        for r in requests
-        for at_s in r.chunk_s
-    ]
+    if not having:
+        return np.empty(0), np.empty(0)
+    tokens = [usual if r.output_tokens is None else r.output_tokens / len(r.chunk_s) for r in having]
+    lengths = [len(r.chunk_s) for r in having]
+    return np.concatenate([np.array(r.chunk_s) for r in having]), np.repeat(tokens, lengths)
 
 
-def _rate(arrivals: Sequence[tuple[float, float]], window_s: tuple[float, float], confidence: float) -> Estimate:
+def _prompts(requests: Sequence[RequestRecord], _: Sequence[Slo]) -> Arrivals:
+    having = [r for r in _delivering(requests) if r.chunk_s]
+    tokens = [float(r.prompt_tokens or r.asked_prompt_tokens or 0) for r in having]
+    return np.array([r.chunk_s[0] for r in having]), np.array(tokens)
+
+
+def _total(requests: Sequence[RequestRecord], slos: Sequence[Slo]) -> Arrivals:
+    (chunk_s, output), (first_s, prompts) = _output(requests, slos), _prompts(requests, slos)
+    return np.concatenate([chunk_s, first_s]), np.concatenate([output, prompts])
+
+
+def _finished(requests: Sequence[RequestRecord], _: Sequence[Slo]) -> Arrivals:
+    done_s = [r.done_s for r in requests if r.error is None and r.done_s is not None]
+    return np.array(done_s, dtype=np.float64), np.ones(len(done_s))
+
+
+def _good(requests: Sequence[RequestRecord], slos: Sequence[Slo]) -> Arrivals:
+    return _finished([r for r in requests if r.error is None and is_good(r, slos)], slos)
+
+
+def _delivering(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
+    return [r for r in requests if r.error in {None, CUT}]
+
+
+_ARRIVALS = {
+    "output_tok_per_s": _output,
+    "total_tok_per_s": _total,
+    "request_rps": _finished,
+    "goodput_rps": _good,
+}
+
+
+def _rate(arrivals: Arrivals, window_s: tuple[float, float], confidence: float) -> Estimate:
     """Amount a second in the window, its interval from the series of rates in equal pieces; n counts arrivals."""
     begin, end = window_s
-    at_s, amounts = np.array(arrivals, dtype=np.float64).reshape(-1, 2).T
+    at_s, amounts = arrivals
     inside = (at_s >= begin) & (at_s < end)
     pieces, _ = np.histogram(at_s[inside], bins=_BINS, range=window_s, weights=amounts[inside])
     value = float(amounts[inside].sum()) / (end - begin)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from autotune.records.metrics import MetricKind, parse_metric
 from autotune.records.spec import Bound, Slo
 from autotune.records.trial import Estimate, LevelRecord, Measurement
 from autotune.slo.sequential import Counts, inflation_floor
@@ -13,7 +14,7 @@ Levels = Sequence[tuple[LevelRecord, Measurement]]
 
 
 def estimate_of(metric: str, levels: Levels) -> Estimate | None:
-    """Return a metric over all levels: the mean of the levels' values, weighted by their samples.
+    """Return a metric over all levels: the mean of the levels' values, weighted by their seconds (rates) or samples.
 
     Half-widths add in quadrature, as the levels follow each other; a side that one level can't bound stays open. None
     when no level has the metric.
@@ -21,8 +22,7 @@ def estimate_of(metric: str, levels: Levels) -> Estimate | None:
     found = [m.values[metric] for _, m in levels if metric in m.values]
     if len(found) < 2:
         return found[0] if found else None
-    total = sum(e.n for e in found)
-    weights = [e.n / total if total else 1 / len(found) for e in found]
+    weights = weights_of(metric, [m for _, m in levels if metric in m.values])
     value = sum(w * e.value for w, e in zip(weights, found, strict=True))
     below = _joint([None if e.low is None else w * (e.value - e.low) for w, e in zip(weights, found, strict=True)])
     above = _joint([None if e.high is None else w * (e.high - e.value) for w, e in zip(weights, found, strict=True)])
@@ -30,8 +30,18 @@ def estimate_of(metric: str, levels: Levels) -> Estimate | None:
         value=value,
         low=None if below is None else value - below,
         high=None if above is None else value + above,
-        n=total,
+        n=sum(e.n for e in found),
     )
+
+
+def weights_of(metric: str, measurements: Sequence[Measurement]) -> list[float]:
+    """Return what each level that has a metric counts in a mean over them, 1 in all: by its seconds for a rate, else by
+    its samples; the same for all where none has any."""
+    parsed = parse_metric(metric)
+    by_time = parsed is not None and parsed.kind is MetricKind.RATE
+    amounts = [m.duration_s if by_time else float(m.values[metric].n) for m in measurements]
+    total = sum(amounts)
+    return [amount / total if total else 1 / len(amounts) for amount in amounts]
 
 
 def counts_of(slo: Slo, levels: Levels) -> Counts:

@@ -6,7 +6,8 @@ capacity it is a random walk.)
 
 1. The queue for the first token takes more than twice the TTFT limit to clear, for 5 s on end.
 2. The mean TPOT of the answers that ended in the last 10 s exceeds the TPOT limit.
-3. Violations exceed three times those that an SLO allows in the whole level, and 10.
+3. Violations exceed three times those that an SLO allows in the whole level, and 10. A TTFT violates as soon as it has
+   waited for longer than the limit, though its request has not ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Protocol
 
 from autotune.records.metrics import parse_metric
 from autotune.records.spec import Bound, ObjectiveSpec, Slo
-from autotune.records.trial import RequestRecord
+from autotune.records.trial import OVERLOAD, RequestRecord
 from autotune.slo.sequential import allowed_share
 
 QUEUE_LIMITS = 2.0
@@ -30,8 +31,10 @@ VIOLATIONS_TIMES = 3.0
 LEAST = 10
 """Answers or violations that a rule wants before it speaks."""
 
-_CUT = "cut"  # the error of requests that the client ended itself
-_MARK = "overload: "
+SAME_START_S = 0.005
+"""Two starts nearer than this are taken for one request's: what a closed loop's slot waits for a client."""
+
+CUT = "cut"  # the error of requests that the client ended itself
 _BY_REQUEST = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
@@ -66,7 +69,7 @@ def overload_guard(objective: ObjectiveSpec, planned: int | None = None) -> Over
 
 def overload_of(stopped: str | None, metric: str) -> str | None:
     """Return the reason by which the guard found an SLO's metric overloaded, None when it didn't."""
-    return stopped if stopped is not None and stopped.startswith(f"{_MARK}{metric}: ") else None
+    return stopped if stopped is not None and stopped.startswith(f"{OVERLOAD}{metric}: ") else None
 
 
 @dataclass(slots=True)
@@ -80,12 +83,16 @@ class OverloadGuard:
     planned: int | None
     _queued_since_s: float | None = None
     _violated: Counter[str] = field(default_factory=Counter)
+    _late: set[tuple[str, float]] = field(default_factory=set)
+    """(SLO, start) of requests that were seen to wait too long for their first token and have not ended."""
+    _window_from_s: float | None = None
     _recent: deque[RequestRecord] = field(default_factory=deque)
 
     def record(self, request: RequestRecord) -> None:
         """Take note of a request that ended."""
-        if request.warmup or request.error == _CUT:
+        if request.warmup or request.error == CUT:
             return
+        self._late -= {(metric, at_s) for metric, at_s in self._late if abs(at_s - request.start_s) < SAME_START_S}
         self._violated.update(slo.metric for slo in self.slos if _violates(request, slo))
         if request.error is None:
             self._recent.append(request)
@@ -94,8 +101,9 @@ class OverloadGuard:
         """Return the reason to stop the level, or None."""
         if progress.phase != "window":
             return None
+        self._watch_the_oldest(progress)
         reasons = (self._queue(progress), self._slow(progress), self._violations())
-        return next((f"{_MARK}{reason}" for reason in reasons if reason), None)
+        return next((f"{OVERLOAD}{reason}" for reason in reasons if reason), None)
 
     def _queue(self, progress: Progress) -> str | None:
         slo, waiting = next(self._on("ttft_ms"), None), progress.waiting_first_token
@@ -118,12 +126,24 @@ class OverloadGuard:
             return None
         return f"{slo.metric}: mean of the last {TPOT_SPAN_S:g} s {mean_ms:.4g} ms, the limit is {slo.limit:g} ms"
 
+    def _watch_the_oldest(self, progress: Progress) -> None:
+        """Of those that wait only the oldest is told; reports come so often that most are it in one of them."""
+        self._window_from_s = progress.elapsed_s if self._window_from_s is None else self._window_from_s
+        start_s = progress.elapsed_s - progress.oldest_wait_s
+        if start_s < self._window_from_s:
+            return
+        for slo in self._on("ttft_ms"):
+            seen = any(m == slo.metric and abs(at_s - start_s) < SAME_START_S for m, at_s in self._late)
+            if progress.oldest_wait_s * 1e3 > slo.limit and not seen:
+                self._late.add((slo.metric, start_s))
+
     def _violations(self) -> str | None:
         for slo in self.slos:
             share = allowed_share(slo)
             if share is None or self.planned is None:
                 continue
-            if (count := self._violated[slo.metric]) > max(LEAST, VIOLATIONS_TIMES * share * self.planned):
+            count = self._violated[slo.metric] + sum(metric == slo.metric for metric, _ in self._late)
+            if count > max(LEAST, VIOLATIONS_TIMES * share * self.planned):
                 return f"{slo.metric}: {count} violations already, of about {self.planned} requests in all"
         return None
 

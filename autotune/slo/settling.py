@@ -25,7 +25,8 @@ def unsettled(objective: ObjectiveSpec) -> Iterator[str]:
 def samples_expected(slo: Slo, objective: ObjectiveSpec) -> float | None:
     """Return about how many samples a launch's levels judge an SLO by; None when the engine's speed decides.
 
-    A closed loop sends as much as is answered, so only `max_requests` tells; gaps (ITL) need the output's length.
+    A closed loop sends as much as is answered, so only `max_requests` tells; gaps (ITL) need the output's length. A
+    search for capacity runs as many levels as its verdict takes.
     """
     requests = _requests(objective.load)
     metric = parse_metric(slo.metric)
@@ -36,7 +37,9 @@ def samples_expected(slo: Slo, objective: ObjectiveSpec) -> float | None:
 
 
 def _requests(load: LoadSpec) -> float | None:
-    """Requests inside the windows of all levels."""
+    """Requests inside the windows of all levels; None where only the run, or a trace's file, tells."""
+    if load.capacity is not None:
+        return None
     offered = None if load.offered_rps is None else load.offered_rps * load.duration_s
     if load.max_requests is not None:
         warmup = (load.offered_rps or 0.0) * load.warmup_s

@@ -27,7 +27,8 @@ def violations(requests: list[RequestRecord], metric: str, limit: float) -> Viol
 
 def test_every_usual_metric_is_there() -> None:
     result = measured(level(steady()), extra={"startup_s": 12.0, "gpu_memory_bytes": 7e9})
-    assert set(result.values) == set(known_names())
+    of_others = ("capacity_", "usd_", "energy_")
+    assert set(result.values) == {name for name in known_names() if not name.startswith(of_others)}
     assert result.values["startup_s"].value == 12.0
     assert (result.requests, result.errors, result.duration_s, result.untrusted) == (240, 0, 60.0, ())
 
@@ -219,3 +220,30 @@ def test_cuts_after_a_full_drain_are_doubted_but_not_those_of_a_stop() -> None:
     requests = [*steady(95), *(request(100 + i, 30.0 + i, error="cut") for i in range(5))]
     assert "5 of 100 requests were cut" in measured(level(requests)).untrusted[0]
     assert measured(level(requests, stopped="overload: x")).untrusted == ()
+
+
+def test_errors_count_against_goodput() -> None:
+    """A request that failed after a fast first token is no good one, and one that was cut is none yet."""
+    requests = [*steady(180), *steady(40, error="HTTP 500"), *steady(20, error="cut")]
+    values = measured(level(requests), Slo(metric="ttft_ms.p99", limit=200)).values
+    assert values["goodput_rps"].value == pytest.approx(3)
+    assert values["request_rps"].value == pytest.approx(3)
+    assert values["error_ratio"].value == pytest.approx(40 / 220)
+
+
+def test_a_p99_of_80_requests_has_no_upper_bound() -> None:
+    assert measured(level(steady(80))).values["ttft_ms.p99"].high is None
+
+
+def test_why_a_level_ended_early_is_told() -> None:
+    assert measured(level(steady(), stopped="settled: x")).stopped == "settled: x"
+
+
+def test_a_look_measures_the_same_but_only_what_is_asked() -> None:
+    slos = (Slo(metric="ttft_ms.p99", limit=200), Slo(metric="error_ratio", limit=0.1))
+    whole = measured(level(steady()), *slos, metrics=["goodput_rps_per_gpu"])
+    look = measured(level(steady()), *slos, metrics=["goodput_rps_per_gpu"], usual=False)
+    assert {"ttft_ms.p99", "error_ratio", "goodput_rps_per_gpu", "request_rps", "e2e_ms.mean"} <= look.values.keys()
+    assert not {"itl_ms.p50", "output_tok_per_s"} & look.values.keys()
+    assert look.values == {name: whole.values[name] for name in look.values}
+    assert look.violations == whole.violations

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.records.trial import RequestRecord
 from autotune.slo import OverloadGuard, overload_guard
@@ -114,3 +114,35 @@ def test_the_reason_is_read_back_for_its_metric_only() -> None:
     assert overload_of(reason, "tpot_ms.p90") is None
     assert overload_of("out of time", "ttft_ms.p99") is None
     assert overload_of(None, "ttft_ms.p99") is None
+
+
+def waiting(elapsed_s: float, oldest_wait_s: float) -> Now:
+    return Now(elapsed_s=elapsed_s, waiting_first_token=1, oldest_wait_s=oldest_wait_s)
+
+
+def test_a_request_that_waits_for_longer_than_the_limit_violates_before_it_ends() -> None:
+    guard = overload_guard(objective(TTFT), planned=20)
+    assert guard(waiting(10, 0)) is None
+    for i in range(10):
+        guard.record(answer(11 + i / 10, ttft_s=0.6))
+    assert guard(waiting(20, 0.5)) is None
+    assert guard(waiting(20.1, 0.6)) == "overload: ttft_ms.p99: 11 violations already, of about 20 requests in all"
+
+
+def test_a_request_that_waited_too_long_counts_once() -> None:
+    """Seen in several reports while it waits, then by its record."""
+    guard = overload_guard(objective(TTFT), planned=20)
+    assert guard(waiting(10, 0)) is None
+    for i in range(9):
+        guard.record(answer(11 + i / 10, ttft_s=0.6))
+    assert [guard(waiting(20 + wait, wait)) for wait in (0.6, 0.7, 0.8)] == [None] * 3
+    guard.record(replace(answer(21), scheduled_s=20.0))
+    assert guard(waiting(22, 0)) is None
+    assert guard(waiting(23, 0.6)) is not None
+
+
+def test_a_wait_that_began_in_the_warm_up_is_none_of_the_window() -> None:
+    guard = overload_guard(objective(TTFT), planned=20)
+    for i in range(10):
+        guard.record(answer(11 + i / 10, ttft_s=0.6))
+    assert guard(waiting(10, 3)) is None

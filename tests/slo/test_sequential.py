@@ -25,7 +25,7 @@ def test_the_statistic_is_the_damped_log_likelihood_ratio() -> None:
 
 def test_a_p99_takes_194_requests_times_the_inflation() -> None:
     assert samples_to_pass(0.01, 0.95, 1) == 194
-    assert requests_needed_to_pass(at_most("ttft_ms.p99", 500), 0.95) == pytest.approx(194 * 30, rel=0.01)
+    assert requests_needed_to_pass(at_most("ttft_ms.p99", 500), 0.95) == pytest.approx(194 * 110, rel=0.01)
 
 
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.1, 0.3, 0.4, 0.5, 0.9])
@@ -39,7 +39,7 @@ def test_a_pass_takes_fewer_requests_with_a_fixed_number_of_clients() -> None:
     slo = at_most("ttft_ms.p90", 500)
     small, large = (requests_needed_to_pass(slo, 0.95, LoadSpec(concurrency=c)) for c in (8, 64))
     assert (small, large) == (69, 549)
-    assert requests_needed_to_pass(slo, 0.95, LoadSpec(poisson_rps=4)) == 1371
+    assert requests_needed_to_pass(slo, 0.95, LoadSpec(poisson_rps=4)) == 1885
 
 
 def test_what_is_not_counted_needs_no_requests_and_what_allows_none_can_never_pass() -> None:
@@ -49,9 +49,9 @@ def test_what_is_not_counted_needs_no_requests_and_what_allows_none_can_never_pa
     assert requests_needed_to_pass(at_most("error_ratio", 1), 0.95) == 0
 
 
-@pytest.mark.parametrize(("metric", "floor"), [("ttft_ms.p99", 30), ("ttft_ms.p95", 80), ("e2e_ms.p50", 80)])
-def test_floors_of_the_open_loop_grow_with_the_requests_in_flight(metric: str, floor: float) -> None:
-    assert inflation_floor(at_most(metric, 1), open_loop=True, in_flight=None) == floor
+@pytest.mark.parametrize("metric", ["ttft_ms.p99", "ttft_ms.p95", "e2e_ms.p50"])
+def test_floors_of_the_open_loop_grow_with_the_requests_in_flight(metric: str) -> None:
+    assert inflation_floor(at_most(metric, 1), open_loop=True, in_flight=None) == 110
     assert inflation_floor(at_most(metric, 1), open_loop=True, in_flight=400) == 200
 
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.records.spec import Bound, FixedLength, LoadSpec, LogNormalLength, Slo, UniformLength, WorkloadSpec
+from autotune.records.spec import (
+    Bound,
+    CapacitySpec,
+    FixedLength,
+    GammaArrivals,
+    LoadSpec,
+    LogNormalLength,
+    RampArrivals,
+    Slo,
+    TraceArrivals,
+    UniformLength,
+    WorkloadSpec,
+)
 from autotune.slo import mean_tokens, requests_needed_to_pass, samples_expected, unsettled
 from tests.builders import objective
 
@@ -31,6 +43,12 @@ def test_a_load_that_sends_too_few_requests_is_told_with_both_figures_and_what_t
         (LoadSpec(poisson_rps=8, duration_s=100, warmup_s=10, max_requests=380), 300),
         (LoadSpec(concurrency=8, duration_s=100, warmup_s=10, max_requests=380), 380),
         (LoadSpec(concurrency=8, duration_s=100), None),
+        (LoadSpec(constant_rps=8, duration_s=100), 800),
+        (LoadSpec(gamma=GammaArrivals(rps=8, burstiness=2), duration_s=100), 800),
+        (LoadSpec(ramp=RampArrivals(from_rps=2, to_rps=8), duration_s=100), 500),
+        (LoadSpec(trace=TraceArrivals(file="t.jsonl"), duration_s=100), None),
+        (LoadSpec(trace=TraceArrivals(file="t.jsonl"), duration_s=100, max_requests=50), 50),
+        (LoadSpec(capacity=CapacitySpec(), duration_s=100, max_requests=50), None),
     ],
 )
 def test_the_load_says_how_many_requests_it_gives(load: LoadSpec, expected: float | None) -> None:
