@@ -22,6 +22,7 @@ MANY_NODES = frozenset(
     {"distributed_executor_backend", "nnodes", "data_parallel_address", "data_parallel_size_local",
      "data_parallel_external_lb", "data_parallel_hybrid_lb"}
 )  # fmt: skip
+EXPERT_KEYS = ("num_local_experts", "num_experts", "moe_num_experts", "n_routed_experts")
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")
 
 
@@ -56,7 +57,7 @@ class Setting:
     @property
     def experts(self) -> int | None:
         """Experts of a mixture-of-experts model."""
-        return self.number("num_local_experts", "num_experts", "moe_num_experts", "n_routed_experts")
+        return self.number(*EXPERT_KEYS)
 
 
 def broken_rules(setting: Setting) -> Iterator[str]:

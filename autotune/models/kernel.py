@@ -38,6 +38,8 @@ class Request:
     kept: int = 0  # preempted: full blocks of its own that may still be cached
     kept_until: int = 0  # preempted: value of POPS at which the first of them is overwritten
     cached: int = 0  # tokens found in the prefix cache when last admitted
+    admitted_s: float = 0.0  # when it first left the waiting queue
+    prefilled_s: float = 0.0  # when the engine had its first token, which the API server delivers at first_s
     first_s: float = 0.0
     finish_s: float = 0.0
     preempted: int = 0
@@ -463,8 +465,10 @@ def admit(s: State, limits: Limits, budget: int) -> int:
     s.req[r].done = found
     s.req[r].cached = found
     s.req[r].chunk = chunk
-    s.n[QUERIED] += total * limits.prefix_caching
-    s.n[HIT] += found
+    if s.req[r].preempted == 0:  # vLLM counts neither queries nor hits of requests that come back from a preemption
+        s.req[r].admitted_s = s.t[NOW]
+        s.n[QUERIED] += total * limits.prefix_caching
+        s.n[HIT] += found
     s.prefilling[s.n[PREFILLING]] = r
     s.n[PREFILLING] += 1
     # vLLM makes a block findable as soon as it is scheduled, so the next request of the group hits it in this step.
@@ -594,6 +598,7 @@ def advance_prefills(s: State, limits: Limits, log: Log) -> None:
             continue
         s.req[r].origin += 1
         if s.req[r].origin == 1:
+            s.req[r].prefilled_s = s.t[NOW]
             s.req[r].first_s = s.t[DELIVERED]
         if s.req[r].origin < s.req[r].output:
             start_decoding(s, limits, r)

@@ -198,6 +198,10 @@ class Scheduler:
         """Tokens of the request that were found in the prefix cache when it was last admitted."""
         return int(self._state.req[request].cached)
 
+    def waits(self, request: int) -> bool:
+        """Whether the request has not been admitted yet."""
+        return self._requests[request].state in {k.NEW, k.WAITING} and not self._requests[request].preempted
+
     def produced_tokens(self, request: int) -> int:
         """Output tokens of the request so far."""
         return int(k.produced(self._state, request))

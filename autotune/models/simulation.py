@@ -76,15 +76,20 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimResult:
-    """What came of a trace, by request: sent, first token and finish (NaN: not reached), and counts of the run.
+    """What came of a trace, by request: sent, ready (behind the API server), admitted, prefilled, first token, finish
+    (NaN: not reached), and counts of the run.
 
     `issued` counts the requests that were sent: a closed loop may end before the last. `stuck`: the first of the queue
     could never be admitted. `token_times` gives every token.
     """
 
     sent_s: Floats
+    ready_s: Floats
+    admitted_s: Floats
+    prefilled_s: Floats
     first_s: Floats
     finish_s: Floats
+    prompt_tokens: Ints
     output_tokens: Ints
     cached_tokens: Ints
     preempted: Ints
@@ -196,7 +201,7 @@ def _state(trace: Trace, config: SchedulerConfig, limits: k.Limits) -> k.State:
     request["output"] = trace.output_tokens
     request["group"] = trace.prefix_group
     request["prefix"] = np.minimum(trace.prefix_tokens, trace.prompt_tokens)
-    request["first_s"] = request["finish_s"] = np.nan
+    request["admitted_s"] = request["prefilled_s"] = request["first_s"] = request["finish_s"] = np.nan
     counters = np.zeros(k.COUNTERS, dtype=np.int64)
     counters[[k.RUN_HEAD, k.RUN_TAIL, k.WAIT_HEAD, k.WAIT_TAIL]] = -1
     counters[k.FREE] = limits.blocks
@@ -232,8 +237,12 @@ def _result(trace: Trace, s: Any, limits: k.Limits, log: Any, missed: int) -> Si
     idle = s.n[k.DECODING] + s.n[k.PREFILLING] == 0
     return SimResult(
         sent_s=s.req.arrival,
+        ready_s=s.req.ready,
+        admitted_s=s.req.admitted_s,
+        prefilled_s=s.req.prefilled_s,
         first_s=s.req.first_s,
         finish_s=s.req.finish_s,
+        prompt_tokens=trace.prompt_tokens,
         output_tokens=trace.output_tokens,
         cached_tokens=s.req.cached,
         preempted=s.req.preempted,

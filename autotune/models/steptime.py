@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 from autotune.models.config import FP8_CAPABILITY, SchedulerConfig
-from autotune.models.kernel import Costs, Limits
+from autotune.models.kernel import Costs, Limits, Work, gpu_time
 
 HEAD_FLOPS_RATIO = 0.6  # of the bf16 peak that the logits' product reaches
 
@@ -81,6 +81,15 @@ def _allreduce(config: SchedulerConfig) -> tuple[float, float]:
         return 0.0, 0.0
     efficiency = g.eff_allreduce.get(str(tp), min(g.eff_allreduce.values()))
     return 2 * g.allreduce_latency_us * 1e-6, 2 * 4 * (tp - 1) / tp * config.shape.hidden / (g.link * efficiency)
+
+
+def communication_ratio(config: SchedulerConfig, seqs: int) -> float:
+    """Share of the GPU's time in a step of `seqs` decodes that its all-reduces take; 0 on one GPU. Their contexts are
+    left out, which would lower it."""
+    latency_s, per_token_s = _allreduce(config)
+    spent_s = config.shape.layers * (latency_s + per_token_s * seqs)
+    work = Work(tokens=seqs, pairs=0.0, kv=0, seqs=seqs, decode_only=1)
+    return spent_s / gpu_time(limits_of(config, blocks=0), costs_of(config), work)
 
 
 def limits_of(config: SchedulerConfig, blocks: int) -> Limits:
