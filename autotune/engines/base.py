@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from autotune.errors import InputError, Problem
+from autotune.errors import Problem
 from autotune.records.spec import Args, EngineKind, StudySpec
 from autotune.records.trial import Candidate, Cleanup, Endpoint, Failure, LevelPlan, LevelRecord, Phase
 
@@ -21,7 +21,8 @@ class LaunchError(Exception):
     """A candidate did not become ready. Not an `AutotuneError`: a failed trial is an outcome of the study.
 
     `log_tail` are the last lines of the engine's log, redacted; `cleanup` is set once the launch is cleared away.
-    `argv` is what was started, empty when it didn't come to that.
+    `argv` is what was started, empty when it didn't come to that; `others_bytes` what other processes held of each GPU
+    before it.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class LaunchError(Exception):
         log_tail: Sequence[str] = (),
         cleanup: Cleanup | None = None,
         argv: Sequence[str] = (),
+        others_bytes: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(failure.cause)
         self.failure = failure
         self.log_tail = tuple(log_tail)
         self.cleanup = cleanup
         self.argv = tuple(argv)
+        self.others_bytes = dict(others_bytes or {})
 
 
 @runtime_checkable
@@ -84,6 +87,15 @@ class Server(Protocol):
 
     def failure(self, phase: Phase) -> Failure | None:
         """Why it died, classified; None while alive."""
+
+
+@runtime_checkable
+class SaysWhatItIs(Protocol):
+    """A server that can be asked whether a real engine answers: a stand-in may be started by any command."""
+
+    @property
+    def simulated(self) -> bool:
+        """True when it says that none does."""
 
 
 @runtime_checkable
@@ -168,8 +180,17 @@ class Engine(Protocol):
         """Arguments of what runs today, from the engine's own file format or a command line. Raises InputError."""
 
 
+@runtime_checkable
+class Suggests(Protocol):
+    """An engine that knows what is worth trying first."""
+
+    def suggestions(self, gpus: Sequence[str]) -> Iterable[Args]:
+        """Arguments to try before a sampler's, by what is known of model, GPUs and workload; what they leave open has
+        the documented defaults."""
+
+
 def engine_for(spec: StudySpec) -> Engine:
-    """Return the engine that a study asks for. Raises InputError for kinds that can't be launched yet."""
+    """Return the engine that a study asks for."""
     match spec.engine.kind:
         case EngineKind.VLLM:
             from autotune.engines.vllm.engine import VllmEngine  # noqa: PLC0415  only the engine asked for is loaded
@@ -179,8 +200,11 @@ def engine_for(spec: StudySpec) -> Engine:
             from autotune.engines.simulated.engine import SimulatedEngine  # noqa: PLC0415
 
             return SimulatedEngine(spec)
-        case EngineKind.TENSORRT_LLM | EngineKind.ENDPOINT:
-            raise InputError(
-                f"engine kind `{spec.engine.kind}` is not yet supported",
-                "use `vllm`, or `simulated` to try a study without an engine",
-            )
+        case EngineKind.ENDPOINT:
+            from autotune.engines.endpoint_engine import EndpointEngine  # noqa: PLC0415
+
+            return EndpointEngine(spec)
+        case EngineKind.TENSORRT_LLM:
+            from autotune.engines.tensorrt_llm.engine import TensorRtLlmEngine  # noqa: PLC0415
+
+            return TensorRtLlmEngine(spec)

@@ -8,6 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from autotune.engines.nvml import Device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +29,10 @@ def visible_gpus(spec_gpus: Sequence[int | str] | None) -> tuple[Gpu, ...]:
 
     () where there is no GPU. An allocation made by a scheduler such as Slurm arrives as CUDA_VISIBLE_DEVICES.
     """
-    present = nvml_gpus()
     if spec_gpus is not None:
-        return tuple(_named(str(gpu), present) for gpu in spec_gpus)
+        return _named([str(gpu) for gpu in spec_gpus])
     allocated = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if allocated is None:
-        return present
-    return tuple(_named(name, present) for name in _cuda_visible(allocated))
+    return nvml_gpus() if allocated is None else _named(_cuda_visible(allocated))
 
 
 def _cuda_visible(text: str) -> list[str]:
@@ -45,35 +46,25 @@ def _cuda_visible(text: str) -> list[str]:
     return names
 
 
-def _named(name: str, present: Sequence[Gpu]) -> Gpu:
-    for gpu in present:
-        if name == gpu.id or (gpu.uuid is not None and name.startswith("GPU-") and gpu.uuid.startswith(name)):
-            return Gpu(id=name, name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes)
-    return Gpu(id=name)
+def _named(names: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPUs of these names, with what NVML knows of them."""
+    from autotune.engines import nvml  # noqa: PLC0415
+
+    with nvml.opened():
+        known = {device.name: _gpu(device) for device in nvml.find(names)}
+    return tuple(known.get(name, Gpu(id=name)) for name in names)
 
 
 def nvml_gpus() -> tuple[Gpu, ...]:
     """Every GPU that NVML shows, by index; () without a driver."""
-    import pynvml  # noqa: PLC0415  only commands that launch need it
+    from autotune.engines import nvml  # noqa: PLC0415  only commands that launch need it
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return ()
-    try:
-        return tuple(_nvml_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
-    finally:
-        pynvml.nvmlShutdown()
+    with nvml.opened():
+        return tuple(_gpu(device) for device in nvml.devices())
 
 
-def _nvml_gpu(pynvml, index: int) -> Gpu:  # type: ignore[no-untyped-def]  # noqa: ANN001  the module has no types
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    return Gpu(
-        id=str(index),
-        name=pynvml.nvmlDeviceGetName(handle),
-        uuid=pynvml.nvmlDeviceGetUUID(handle),
-        memory_bytes=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total),
-    )
+def _gpu(device: Device) -> Gpu:
+    return Gpu(id=device.name, name=device.product, uuid=device.uuid or None, memory_bytes=device.memory_bytes)
 
 
 def host_versions() -> Mapping[str, str | None]:
@@ -110,11 +101,7 @@ def _cpu_model() -> str | None:
 def _driver() -> str | None:
     import pynvml  # noqa: PLC0415
 
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    finally:
-        pynvml.nvmlShutdown()
+    from autotune.engines import nvml  # noqa: PLC0415
+
+    with nvml.opened():
+        return nvml.ask(pynvml.nvmlSystemGetDriverVersion)

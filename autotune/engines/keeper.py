@@ -1,8 +1,8 @@
 """The keeper: a small process that is an engine's parent, and leaves nothing of it behind.
 
-In: one line of JSON on stdin (`argv`, `env`, `cwd`, `log`, `grace_s`, `leftovers`), later a line with seconds of grace
-that asks for the stop. Out: JSON lines on stdout, `started`, `failed`, `exited`, `stopped`. The end of stdin, which
-comes when the tuner dies however it dies, is a request to stop too.
+In: one line of JSON on stdin (`argv`, `env`, `cwd`, `log`, `grace_s`, `leftovers`, `secrets`), later a line with
+seconds of grace that asks for the stop. Out: JSON lines on stdout, `started`, `failed`, `exited`, `stopped`. The end of
+stdin, which comes when the tuner dies however it dies, is a request to stop too.
 
 As sub-reaper it inherits every process that the engine's tree orphans, so its descendants are the engine, also those
 that left the engine's process group. It imports the standard library only and is started by path with `-I -S`: it is up
@@ -21,6 +21,7 @@ import select
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,16 @@ def mapped(pids: list[int]) -> set[str]:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
             names |= {line.partition(prefix)[2] for line in lines if prefix in line}
-            links = [str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()]
+            links = list(open_files(pid))
             names |= {link.removeprefix(prefix) for link in links if link.startswith(prefix)}
     return {name for name in names if not name.endswith(" (deleted)")}
+
+
+def open_files(pid: int) -> Iterator[str]:
+    """What each descriptor of a process leads to; one that is closed meanwhile hides none of the others."""
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            yield str(descriptor.readlink())
 
 
 class SharedMemory:
@@ -153,7 +161,41 @@ def remove_named(paths: list[Path]) -> list[str]:
     return removed
 
 
+def hide(log: str, secrets: list[str]) -> None:
+    """Take secrets out of a log that nobody writes to any more: engines print their arguments and environment."""
+    path, found = Path(log), False
+    with contextlib.suppress(OSError):
+        text = path.read_bytes()
+        for secret in map(str.encode, secrets):
+            found |= secret in text
+            text = text.replace(secret, b"<redacted>")
+        if found:
+            path.write_bytes(text)
+
+
 # --- the keeper -------------------------------------------------------------------------------------------------------
+
+
+class Orders:
+    """The tuner's end of the pipe."""
+
+    def __init__(self, wake: int, grace_s: float) -> None:
+        self._wake = wake
+        self._default_s = grace_s
+        self._pending = b""
+
+    def wait(self, seconds: float) -> float | None:
+        """Return the grace once a stop is asked for or the tuner is gone; None after `seconds` or a child's end."""
+        ready, _, _ = select.select([0, self._wake], [], [], seconds)
+        if self._wake in ready:
+            os.read(self._wake, 4096)
+        if 0 not in ready:
+            return None
+        chunk = os.read(0, 4096)
+        self._pending += chunk
+        if not chunk:
+            return self._default_s
+        return float(self._pending) if b"\n" in self._pending else None
 
 
 class Keeper:
@@ -203,21 +245,11 @@ class Keeper:
                 return found
         return []
 
-    def watch(self, wake: int) -> float:
+    def watch(self, orders: Orders) -> float:
         """Return the grace that was asked for, once it is or the tuner is gone."""
-        pending = b""
-        while True:
-            ready, _, _ = select.select([0, wake], [], [], TICK_S)
-            if wake in ready:
-                os.read(wake, 4096)
+        while (grace_s := orders.wait(TICK_S)) is None:
             self.memory.look(self.alive())
-            if 0 in ready:
-                chunk = os.read(0, 4096)
-                pending += chunk
-                if not chunk:
-                    return float(self.plan["grace_s"])
-                if b"\n" in pending:
-                    return float(pending)
+        return grace_s
 
     def ask_to_end(self, grace_s: float) -> list[int]:
         """SIGTERM to the group; return who is left after the grace, which shrinks once the engine itself has ended."""
@@ -254,10 +286,11 @@ class Keeper:
             self.memory.claim(alive)
             alive = self.kill()
         removed = self.memory.remove() + remove_named(named_in_log(self.plan["log"], self.plan["leftovers"]))
+        hide(self.plan["log"], self.plan.get("secrets", []))
         report("stopped", left=len(alive), how=how, stop_s=time.monotonic() - began, removed=removed)
 
 
-def _wake_pipe() -> int:
+def wake_pipe() -> int:
     """A descriptor that becomes readable when a child ends."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -266,13 +299,13 @@ def _wake_pipe() -> int:
     return reader
 
 
-def _ignore_signals() -> None:
+def ignore_signals() -> None:
     """Only the pipe ends a keeper. Handlers, not SIG_IGN: an ignored signal would stay ignored in the engine."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
 
 
-def _read_plan() -> dict[str, Any]:
+def read_plan() -> dict[str, Any]:
     """The first line of stdin, read byte-exactly so that later lines stay in the pipe for `select`."""
     line = bytearray()
     while not line.endswith(b"\n"):
@@ -286,9 +319,9 @@ def _read_plan() -> dict[str, Any]:
 
 def main() -> None:
     """Keep one engine."""
-    wake = _wake_pipe()
-    _ignore_signals()
-    plan = _read_plan()
+    wake = wake_pipe()
+    ignore_signals()
+    plan = read_plan()
     _libc_prctl(PR_SET_CHILD_SUBREAPER, 1)
     try:
         keeper = Keeper(plan)
@@ -296,7 +329,7 @@ def main() -> None:
         report("failed", error=str(error))
         return
     report("started", pid=keeper.pid)
-    keeper.stop(keeper.watch(wake))
+    keeper.stop(keeper.watch(Orders(wake, float(plan["grace_s"]))))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import socket
+import time
 from collections.abc import Iterable
 
 import psutil
 
 HOST = "127.0.0.1"
 HTTP_TIMEOUT_S = 5.0
+MAX_PAGE_BYTES = 8 * 2**20  # a /metrics page of vLLM has 56 kB, a few times that with many engines
 
 
 def fresh_port() -> int:
@@ -45,14 +47,32 @@ def _is_listener(connection: psutil._ntuples.pconn, port: int) -> bool:
     return connection.status == psutil.CONN_LISTEN and connection.laddr[1] == port
 
 
-def get(port: int, path: str, *, timeout_s: float = HTTP_TIMEOUT_S) -> tuple[int, str] | None:
+def get(
+    port: int, path: str, *, timeout_s: float = HTTP_TIMEOUT_S, api_key: str | None = None
+) -> tuple[int, str] | None:
     """Status and body of a GET on loopback; None when no answer came. No proxy is ever used."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         response = connection.getresponse()
-        return response.status, response.read().decode(errors="replace")
+        return response.status, read_page(response, timeout_s).decode(errors="replace")
     except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
+
+
+def read_page(response: http.client.HTTPResponse, timeout_s: float = HTTP_TIMEOUT_S) -> bytes:
+    """The body, however it drips: raises TimeoutError after `timeout_s`, HTTPException beyond MAX_PAGE_BYTES."""
+    deadline, parts, size = time.monotonic() + timeout_s, list[bytes](), 0
+    while part := response.read1(2**16):
+        parts.append(part)
+        size += len(part)
+        if size > MAX_PAGE_BYTES:
+            raise http.client.HTTPException(f"a page of more than {MAX_PAGE_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the page was not complete after {timeout_s:g} s")
+    if response.length:
+        raise http.client.IncompleteRead(b"".join(parts), response.length)
+    return b"".join(parts)

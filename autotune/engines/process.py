@@ -13,12 +13,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import psutil
 
 from autotune.engines import keeper as keeper_module
-from autotune.engines.net import port_free
+from autotune.engines.cgroups import OomKills, cgroup_for, oom_places
+from autotune.engines.net import listens, port_free
 from autotune.errors import EnvironmentFault
 from autotune.records.trial import Cleanup
 
@@ -26,14 +27,48 @@ GRACE_S = 10.0  # a ready vLLM ends within 1-3 s of SIGTERM
 STARTUP_GRACE_S = 1.0  # vLLM loses SIGTERM while it starts (3 of 3 tries), so waiting longer is waiting for nothing
 KEEPER_START_S = 20.0
 REPORT_SLACK_S = 10.0
+CONTAINER_SLACK_S = 60.0  # `stop`, `rm` and `ps` of a busy runtime
+EXIT_LAG_S = 1.0
+
+
+class Contained(Protocol):
+    """How an engine's container is kept and looked at (`engines.containers.launch.ContainerLaunch`)."""
+
+    @property
+    def keeper(self) -> Path:
+        """The program that keeps it, in place of keeper.py."""
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """What that program needs to know besides."""
+
+    @property
+    def start_timeout_s(self) -> float:
+        """How long making the container may take."""
+
+    def serves(self, container: str, port: int) -> bool:
+        """Whether it is the container's server that answers on `port` of this machine."""
+
+    def remove(self) -> int:
+        """Remove it without its keeper; how many of it are left."""
 
 
 class EngineProcess:
-    """A running keeper and its engine. Made by `engine_process`, which also stops it."""
+    """A running keeper and its engine. Made by `engine_process`, which also stops it.
 
-    def __init__(self, keeper: subprocess.Popen[bytes], port: int | None) -> None:
+    `pid` is the engine's own process; of a container its first one, 0 where this machine's kernel doesn't run it.
+    """
+
+    def __init__(self, keeper: subprocess.Popen[bytes], port: int | None, contained: Contained | None = None) -> None:
         self.keeper = keeper
         self.port = port
+        self.contained = contained
+        # Before it is given a plan, thus before there is an engine; a container has one of its runtime's.
+        self.cgroup = cgroup_for(keeper.pid) if contained is None else None
+        self.oom_kills = OomKills(oom_places(self.cgroup) if contained is None else ())
+        self.container: str | None = None
+        self.oom_killed = False
+        self.error_code: int | None = None
         self.pid: int | None = None
         self.cleanup: Cleanup | None = None
         self.grace_s = STARTUP_GRACE_S
@@ -41,6 +76,7 @@ class EngineProcess:
         self._exit_code: int | None = None
         self._stopped: dict[str, Any] | None = None
         self._seen: set[psutil.Process] = set()
+        self._served = False
         self._pending = b""
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -71,11 +107,11 @@ class EngineProcess:
     def _take(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "started":
-                self.pid = event["pid"]
+                self.pid, self.container = event["pid"], event.get("container")
             case "failed":
-                self.error = event["error"]
+                self.error, self.error_code = event["error"], event.get("code")
             case "exited":
-                self._exit_code = event["code"]
+                self._exit_code, self.oom_killed = event["code"], event.get("oom_killed", False)
             case "stopped":
                 self._stopped = dict(event)
 
@@ -89,20 +125,33 @@ class EngineProcess:
 
     def wait_started(self) -> None:
         """Wait until the keeper has started the engine or could not (`error`). Raises EnvironmentFault on silence."""
-        deadline = time.monotonic() + KEEPER_START_S
+        deadline = time.monotonic() + (self.contained.start_timeout_s if self.contained else KEEPER_START_S)
         while self.pid is None and self.error is None:
             if time.monotonic() > deadline or self._stopped is not None:
                 raise EnvironmentFault("the process that keeps the engine did not start", "is the machine overloaded?")
             self.wait(deadline - time.monotonic())
 
     def tree(self) -> list[psutil.Process]:
-        """Every process that belongs to the engine now."""
+        """Every process that belongs to the engine now; of a container those that this machine's kernel runs."""
         try:
+            if self.contained is not None:
+                first = psutil.Process(self.pid or -1) if self.pid else None
+                return [first, *first.children(recursive=True)] if first else []
             found = psutil.Process(self.keeper.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
         self._seen.update(found)
         return found
+
+    def serves(self, port: int) -> bool:
+        """Whether the server that answers on `port` is this engine's, and not a stranger's."""
+        if self.contained is None:
+            return listens(self.tree(), port)
+        if not self._served and self.container is not None:
+            self._served = self.contained.serves(self.container, port)
+            if not self._served:
+                self.wait(EXIT_LAG_S)  # it may just have ended, which its keeper learns a little later
+        return self._served
 
     # --- stop ---------------------------------------------------------------------------------------------------------
 
@@ -111,6 +160,8 @@ class EngineProcess:
         if self.cleanup is None:
             self._ask_to_stop()
             self.cleanup = self._proof()
+            if self.cgroup is not None:
+                self.cgroup.remove()
         return self.cleanup
 
     def _ask_to_stop(self) -> None:
@@ -118,7 +169,8 @@ class EngineProcess:
         with contextlib.suppress(BrokenPipeError):
             self.keeper.stdin.write(f"{self.grace_s}\n".encode())
             self.keeper.stdin.close()
-        deadline = time.monotonic() + self.grace_s + keeper_module.KILL_DEADLINE_S + REPORT_SLACK_S
+        slack_s = CONTAINER_SLACK_S if self.contained else REPORT_SLACK_S
+        deadline = time.monotonic() + self.grace_s + keeper_module.KILL_DEADLINE_S + slack_s
         while self._stopped is None and time.monotonic() < deadline:
             self.wait(deadline - time.monotonic())
         self.keeper.kill()  # it has ended by itself unless it hangs
@@ -129,15 +181,18 @@ class EngineProcess:
         told = self._stopped or {}
         left = told["left"] if "left" in told else self._kill_without_keeper()
         return Cleanup(
-            left_processes=left,
+            left_processes=max(left, self.cgroup.kill() if self.cgroup is not None else 0),
             port_free=self.port is None or port_free(self.port),
             shm_removed=tuple(told.get("removed", ())),
             stop_s=told.get("stop_s"),
             how=told.get("how", "not started" if self.pid is None else "keeper lost"),
+            container=self.container,
         )
 
     def _kill_without_keeper(self) -> int:
         """The keeper was killed: kill the engine's session and whatever else was seen of its tree; count survivors."""
+        if self.contained is not None:
+            return self.contained.remove()
         if self.pid is None:
             return 0
         mates = {process for process in psutil.process_iter() if _session(process.pid) == self.pid} | self._seen
@@ -163,10 +218,13 @@ def engine_process(
     port: int | None = None,
     cwd: Path | None = None,
     leftovers: Sequence[str] = (),
+    secrets: Sequence[str] = (),
+    contained: Contained | None = None,
 ) -> Iterator[EngineProcess]:
     """Run `argv` under a keeper with exactly `env`, its output appended to `log`; stop it when the context closes.
 
-    `leftovers` are patterns whose first group is the path of a file that the engine names in its log and never removes.
+    `leftovers` are patterns whose first group is the path of a file that the engine names in its log and never removes;
+    `secrets` are taken out of the log when the engine has ended. `contained`: `argv` makes a container, which is kept.
     The context yields an EngineProcess that has started, or whose `error` says why it could not.
     """
     plan = {
@@ -176,8 +234,11 @@ def engine_process(
         "log": str(log.absolute()),  # the keeper has another working directory
         "grace_s": GRACE_S,
         "leftovers": list(leftovers),
+        "secrets": list(secrets),
+        **(contained.plan if contained else {}),
     }
-    process = EngineProcess(_start_keeper(), port)
+    program = contained.keeper if contained else Path(keeper_module.__file__)
+    process = EngineProcess(_start_keeper(program), port, contained)
     try:
         _give_plan(process.keeper, plan)
         process.wait_started()
@@ -195,11 +256,11 @@ def _working_directory() -> Path:
         ) from None
 
 
-def _start_keeper() -> subprocess.Popen[bytes]:
+def _start_keeper(program: Path) -> subprocess.Popen[bytes]:
     if not sys.platform.startswith("linux"):
         raise EnvironmentFault(f"engines can be launched on Linux only, this is {sys.platform}")
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", keeper_module.__file__],
+        [sys.executable, "-I", "-S", str(program)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd="/",

@@ -6,16 +6,18 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from autotune.engines.base import Server
+from autotune.engines.base import Engine, Server
 from autotune.engines.net import port_free
+from autotune.engines.tensorrt_llm.engine import TensorRtLlmEngine
 from autotune.engines.vllm.engine import VllmEngine
-from autotune.records.spec import EngineKind, EngineSpec
+from autotune.records.spec import EngineKind, EngineSpec, SimulateSpec, StudySpec
 from autotune.records.trial import Candidate, Role
 from tests.builders import study_spec
 from tests.engines.children import gone
@@ -52,6 +54,109 @@ TINY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tongue:
+    """What kinds of engine call the same things: arguments that differ from their defaults, how they are resolved,
+    metrics (`counts` grow by requests, prompt and output tokens, as far as the kind tells them), words."""
+
+    kind: EngineKind
+    engine: Callable[[StudySpec], Engine]
+    args: dict[str, Any]
+    resolved: dict[str, Any]
+    version: str
+    tells_length: bool
+    metrics: frozenset[str]
+    counts: tuple[str, ...]
+    running: str
+    generated: str | None
+    prefix_hits: str
+    counters: frozenset[str]
+    warning: str
+    words: tuple[str, ...]
+
+
+VLLM = Tongue(
+    kind=EngineKind.VLLM,
+    engine=VllmEngine,
+    args=ARGS,
+    resolved=ARGS,
+    version="0.32.0",
+    tells_length=True,
+    metrics=frozenset(
+        {
+            "vllm:num_requests_running",
+            "vllm:num_requests_waiting",
+            "vllm:kv_cache_usage_perc",
+            "vllm:num_preemptions_total",
+            "vllm:prefix_cache_queries_total",
+            "vllm:prefix_cache_hits_total",
+            "vllm:prompt_tokens_total",
+            "vllm:generation_tokens_total",
+            "vllm:request_success_total",
+            "vllm:time_to_first_token_seconds_count",
+            "vllm:e2e_request_latency_seconds_sum",
+        }
+    ),
+    counts=("vllm:request_success_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total"),
+    running="vllm:num_requests_running",
+    generated="vllm:generation_tokens_total",
+    prefix_hits="vllm:prefix_cache_hits_total",
+    counters=frozenset(
+        {
+            "server_requests",
+            "server_prompt_tokens",
+            "server_output_tokens",
+            "server_preemptions",
+            "server_running_max",
+            "server_waiting_max",
+            "server_kv_use_max_ratio",
+            "server_ttft_mean_ms",
+            "server_tpot_mean_ms",
+            "server_queue_mean_ms",
+            "server_prefill_mean_ms",
+            "server_decode_mean_ms",
+            "server_api_mean_ms",
+            "server_outside_mean_ms",
+            "server_step_mean_tokens",
+        }
+    ),
+    warning="Enforce eager set",
+    words=("--no-enable-prefix-caching", "--max-num-seqs", "8"),
+)
+TENSORRT_LLM = Tongue(
+    kind=EngineKind.TENSORRT_LLM,
+    engine=TensorRtLlmEngine,
+    args={
+        "max_batch_size": 8,
+        "max_num_tokens": 512,
+        "max_seq_len": MAX_MODEL_LEN,
+        "kv_cache_config": {"enable_block_reuse": False, "free_gpu_memory_fraction": 0.5},
+    },
+    resolved={"max_batch_size": 8, "max_num_tokens": 512, "kv_cache_config.tokens_per_block": 32},
+    version="1.2.1",
+    tells_length=False,
+    metrics=frozenset(
+        {
+            "trtllm:running_requests",
+            "trtllm:waiting_requests",
+            "trtllm:kv_cache_usage_ratio",
+            "trtllm:completed_requests_total",
+            "trtllm:reused_blocks_total",
+        }
+    ),
+    counts=("trtllm:completed_requests_total",),
+    running="trtllm:running_requests",
+    generated=None,
+    prefix_hits="trtllm:reused_blocks_total",
+    counters=frozenset(
+        {"server_preemptions", "server_running_max", "server_waiting_max", "server_kv_use_max_ratio",
+         "server_step_mean_tokens"}
+    ),
+    warning="Both free_gpu_memory_fraction and max_tokens are set",
+    words=("serve", "--config"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
     """An engine under the contract. Where the two may differ, and why:
 
@@ -68,6 +173,7 @@ class Contender:
     model: Callable[[Path], Path]
     simulated: bool
     absent: Callable[[], str | None] = lambda: None
+    speaks: Tongue = field(default_factory=lambda: VLLM)
 
 
 def _written_model(folder: Path) -> Path:
@@ -96,6 +202,16 @@ SIMULATED = Contender(
 )
 
 
+TENSORRT_LLM_STAND_IN = Contender(
+    name="tensorrt_llm",
+    command=(sys.executable, "-m", "autotune.engines.simulated.trtllm"),
+    env={},
+    model=_written_model,
+    simulated=True,
+    speaks=TENSORRT_LLM,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """A contender that is up, as the product sees it (`server`) and as any client does (`client`)."""
@@ -106,6 +222,11 @@ class Live:
     model: str
     phases: list[str]
 
+    @property
+    def speaks(self) -> Tongue:
+        """What its kind of engine calls things."""
+        return self.contender.speaks
+
 
 @contextmanager
 def live(contender: Contender, folder: Path) -> Iterator[Live]:
@@ -113,9 +234,16 @@ def live(contender: Contender, folder: Path) -> Iterator[Live]:
     if reason := contender.absent():
         pytest.skip(reason)
     model = str(contender.model(folder))
-    spec = EngineSpec(kind=EngineKind.VLLM, command=contender.command, env=contender.env, startup_timeout_s=240)
-    engine, phases = VllmEngine(study_spec(model=model, engine=spec)), list[str]()
-    candidate = Candidate(params={}, args=ARGS, role=Role.SEARCH, fingerprint="contract")
+    speaks = contender.speaks
+    spec = EngineSpec(
+        kind=speaks.kind,
+        command=contender.command,
+        env=contender.env,
+        startup_timeout_s=240,
+        simulate=SimulateSpec(face="server") if speaks is TENSORRT_LLM else None,
+    )
+    engine, phases = speaks.engine(study_spec(model=model, engine=spec)), list[str]()
+    candidate = Candidate(params={}, args=speaks.args, role=Role.SEARCH, fingerprint="contract")
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     with engine.launch(candidate, trial_dir=folder, gpus=(), on_phase=phases.append) as server:
         family = {process.pid for process in psutil.Process().children(recursive=True)} - before

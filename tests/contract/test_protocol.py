@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 from tests.contract.engines import MAX_MODEL_LEN, VOCAB_SIZE, Live
@@ -45,13 +46,14 @@ def error(reply: Reply) -> dict[str, Any]:
 def test_it_is_healthy_and_says_what_it_serves(engine: Live) -> None:
     assert engine.client.get("/health").status == 200
     [card] = engine.client.get("/v1/models").json["data"]
-    assert (card["id"], card["max_model_len"]) == (engine.model, MAX_MODEL_LEN)
+    assert Path(engine.model).name in card["id"]
+    assert card.get("max_model_len", MAX_MODEL_LEN) == MAX_MODEL_LEN
     assert card["id"] == engine.server.endpoint.model_name
 
 
 def test_its_version_tells_a_simulated_engine_from_a_real_one(engine: Live) -> None:
     version = engine.client.get("/version").json["version"]
-    assert version.startswith("0.32.0")
+    assert version.startswith(engine.speaks.version)
     assert version.endswith("simulated") == engine.contender.simulated
 
 
@@ -139,6 +141,6 @@ def test_a_stream_that_its_client_leaves_is_dropped_and_the_next_is_served(engin
         lines = [response.readline() for _ in range(3)]
     assert lines[0].startswith(b"data: ")
     assert stream(engine, prompt=prompt(16), **exactly(4)).bodies[-1]["usage"]["completion_tokens"] == 4
-    wait_until(lambda: engine.server.metrics()["vllm:num_requests_running"] == 0, "the end of the abandoned request")
-    made = engine.server.metrics()["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"]
-    assert 4 < made < 400
+    wait_until(lambda: engine.server.metrics()[engine.speaks.running] == 0, "the end of the abandoned request")
+    if (generated := engine.speaks.generated) is not None:
+        assert 4 < engine.server.metrics()[generated] - before[generated] < 400

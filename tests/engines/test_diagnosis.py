@@ -256,3 +256,39 @@ concurrency for 2,048 tokens per request: 85.31x
         "total_bytes": 22.05 * 2**30,
         "wanted_bytes": 19.84 * 2**30,
     }
+
+
+# --- killed, crashed, or ended without a word -------------------------------------------------------------------------
+
+KERNEL = "\nkernel: oom-kill of 1 process(es) while the engine ran (oom_kill in /sys/fs/cgroup/memory.events)"
+KILLED = "Worker proc VllmWorker-0 died unexpectedly (exit code: -9), shutting down executor."
+
+
+@pytest.mark.parametrize(("said", "code"), [(KILLED, 0), (DIED, 0), ("", -9), ("", 137), ("", 0), (DIED, -9)])
+@pytest.mark.parametrize("phase", [Phase.LAUNCH, Phase.CANARY, Phase.LOAD])
+def test_a_kill_is_learned_where_the_kernel_counted_it_and_nowhere_else(said: str, code: int, phase: Phase) -> None:
+    log = f"{CORE}{said}\n{END}" if said else "INFO 11-30 10:00:00 [a.py:1] all is well"
+    assert not diagnose(code, phase, log).outcome.teaches_infeasible
+    counted = diagnose(code, phase, log + KERNEL)
+    assert counted.outcome is (Outcome.OOM_STARTUP if phase is Phase.LAUNCH else Outcome.OOM_LOAD)
+    assert counted.fault is Fault.CANDIDATE
+
+
+@pytest.mark.parametrize("number", sorted({*signal.Signals} - {signal.SIGRTMIN, signal.SIGRTMAX}))
+def test_only_signals_that_a_process_brings_upon_itself_teach(number: signal.Signals) -> None:
+    own = number.name in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
+    for code in (-number, 128 + number):
+        failure = diagnose(code, Phase.LOAD, "")
+        assert failure.outcome.teaches_infeasible is own
+        assert (failure.fault is Fault.ENVIRONMENT) is not own
+
+
+def test_a_worker_that_crashed_is_told_from_one_that_was_killed_by_its_exit_code() -> None:
+    assert diagnose(0, Phase.LOAD, KILLED).fault is Fault.ENVIRONMENT
+    assert diagnose(0, Phase.LOAD, KILLED.replace("-9", "-11")).outcome is Outcome.CRASHED_UNDER_LOAD
+    assert diagnose(0, Phase.LAUNCH, KILLED.replace("-9", "-11")).outcome is Outcome.UNKNOWN
+
+
+def test_a_cause_in_the_log_goes_before_the_signal_that_it_ended_with() -> None:
+    assert diagnose(-9, Phase.LOAD, f"{CORE}{OOM}\n{KILLED}").outcome is Outcome.OOM_LOAD
+    assert diagnose(0, Phase.LAUNCH, f"{CORE}KeyError: 'x'\n{KILLED}").outcome is Outcome.UNKNOWN

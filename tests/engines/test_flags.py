@@ -10,8 +10,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autotune.engines.nesting import nested
 from autotune.engines.vllm import render_argv, render_yaml
-from autotune.engines.vllm.flags import SECRETS, TUNER_OWNED, Flag, complaint, flags, flags_version, nested, similar
+from autotune.engines.vllm.flags import SECRETS, TUNER_OWNED, Flag, complaint, flags, flags_version, similar
 
 
 def load_config_file(text: str) -> list[str]:

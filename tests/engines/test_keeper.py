@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autotune.engines.keeper import open_files
 from autotune.engines.net import fresh_port
 from autotune.engines.process import EngineProcess, engine_process
 from autotune.errors import EnvironmentFault
@@ -130,6 +131,16 @@ def test_shared_memory_of_the_engine_is_removed_and_that_of_others_is_kept(log: 
     finally:
         foreign.close()
         foreign.unlink()
+
+
+def test_shared_memory_is_seen_of_a_process_whose_other_files_come_and_go(log: Path) -> None:
+    busy = "while True: [os.close(fd) for fd in [os.open('/', os.O_RDONLY) for _ in range(300)]]"
+    code = f"import os\n{KEEPS_SHARED_MEMORY}".replace("time.sleep(600)", busy)
+    with engine_process(python(code), env=os.environ, log=log) as process:
+        name = wait_for_lines(log)[0]
+        assert process.pid is not None
+        held = [f"/dev/shm/{name}" in list(open_files(process.pid)) for _ in range(300)]
+    assert all(held)
 
 
 def test_shared_memory_of_a_process_that_crashed_is_removed_too(log: Path) -> None:

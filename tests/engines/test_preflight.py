@@ -13,8 +13,9 @@ import psutil
 import pytest
 
 from autotune.engines.base import Preflight, Refusal, Resolved
+from autotune.engines.preflight import RESTARTS
 from autotune.engines.vllm.engine import VllmEngine
-from autotune.engines.vllm.preflight import RESTARTS, refusal_of, vllm_preflight
+from autotune.engines.vllm.preflight import child_in, refusal_of, vllm_preflight
 from autotune.records.spec import EngineKind, EngineSpec
 from autotune.records.trial import Fault, Outcome
 from tests.builders import study_spec
@@ -33,7 +34,12 @@ def asking(
     whole = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), **env}
     before = set(psutil.Process().children())  # other tests of this process may keep a server for all of theirs
     with vllm_preflight(
-        Path(sys.executable), "org/m", env=whole, redacted=redacted, tell=told.append, answer_timeout_s=timeout_s
+        child_in(Path(sys.executable)),
+        "org/m",
+        env=whole,
+        redacted=redacted,
+        tell=told.append,
+        answer_timeout_s=timeout_s,
     ) as preflight:
         yield preflight
     assert set(psutil.Process().children()) <= before
@@ -140,7 +146,7 @@ def test_a_vllm_that_cannot_be_asked_is_a_warning(tmp_path: Path, layout: str, o
 
 def test_a_python_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
     told: list[str] = []
-    with vllm_preflight(tmp_path / "python", "m", env={}, tell=told.append) as preflight:
+    with vllm_preflight(child_in(tmp_path / "python"), "m", env={}, tell=told.append) as preflight:
         assert preflight.ask({}) is None
     assert "can't be started" in told[0]
 
@@ -183,8 +189,8 @@ def test_starting_does_not_wait_for_the_import(tmp_path: Path) -> None:
 TUNER = """
 import os, sys, time
 from pathlib import Path
-from autotune.engines.vllm.preflight import vllm_preflight
-with vllm_preflight(Path(sys.executable), "m", env={"PYTHONPATH": sys.argv[1]}, tell=print):
+from autotune.engines.vllm.preflight import child_in, vllm_preflight
+with vllm_preflight(child_in(Path(sys.executable)), "m", env={"PYTHONPATH": sys.argv[1]}, tell=print):
     time.sleep(600)
 """
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from autotune.engines.base import Engine, engine_for
-from autotune.engines.vllm.command import ask_versions, engine_python, launch_plan, resolved_env, serve_argv
+from autotune.engines.command import engine_python, resolved_env
+from autotune.engines.logfile import redact
+from autotune.engines.served import vocab_size
+from autotune.engines.vllm.command import ask_versions, launch_plan, serve_argv
 from autotune.engines.vllm.engine import VllmEngine
-from autotune.engines.vllm.server import redact, vocab_size
-from autotune.errors import EnvironmentFault, InputError
+from autotune.errors import EnvironmentFault
 from autotune.records.spec import Choice, EngineKind, EngineSpec, IntRange, ParameterSpec, SpaceSpec
 from tests.builders import study_spec
 
@@ -40,7 +42,7 @@ def test_a_relative_path_of_a_model_is_made_absolute(tmp_path: Path, monkeypatch
 
 def test_references_are_resolved_and_remembered_as_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKEN", "abcdefgh")
-    assert resolved_env({"A": "x", "B": "${TOKEN}/y"}) == ({"A": "x", "B": "abcdefgh/y"}, ("abcdefgh",))
+    assert resolved_env({"A": "x", "B": "${TOKEN}/y"}) == {"A": "x", "B": "abcdefgh/y"}
     monkeypatch.delenv("TOKEN")
     with pytest.raises(EnvironmentFault, match=r"\$\{TOKEN\}"):
         resolved_env({"B": "${TOKEN}"})
@@ -131,8 +133,7 @@ def test_every_argument_that_vllm_would_refuse_is_a_problem_with_its_place() -> 
     assert "secret" in found["engine.args.api_key"]
 
 
-def test_engines_are_chosen_by_kind() -> None:
-    engine: Engine = engine_for(study_spec(engine=EngineSpec(kind=EngineKind.VLLM)))
-    assert (engine.kind, engine.simulated) == (EngineKind.VLLM, False)
-    with pytest.raises(InputError, match="`tensorrt_llm` is not yet supported"):
-        engine_for(study_spec(engine=EngineSpec(kind=EngineKind.TENSORRT_LLM)))
+@pytest.mark.parametrize("kind", EngineKind)
+def test_engines_are_chosen_by_kind(kind: EngineKind) -> None:
+    engine: Engine = engine_for(study_spec(engine=EngineSpec(kind=kind)))
+    assert (engine.kind, engine.simulated) == (kind, kind is EngineKind.SIMULATED)

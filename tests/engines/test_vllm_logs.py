@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.engines.readiness import PhaseWatch
+from autotune.engines.readiness import CRASHED_PHASE, PhaseWatch
 from autotune.engines.vllm.downgrades import downgrade_of, downgrades, known_downgrades
 from autotune.engines.vllm.logs import MAX_WARNINGS, PHASES, log_warnings, metric_sums, resolved_settings
 
@@ -127,10 +127,18 @@ def test_phases_follow_the_log_as_it_grows(tmp_path: Path) -> None:
     for text in (
         "nothing\n",
         "Starting to load model x\n",
-        "more\n",
-        "Loading weights took 1 s\nCapturing CUDA graphs\n",
+        "more\nCapturing CUDA gra",
+        "phs\nmore\n",
     ):
         with log.open("a") as file:
             file.write(text)
         watch.look()
     assert heard == ["loading weights", "capturing CUDA graphs"]
+
+
+def test_a_crash_is_not_hidden_by_what_the_log_says_after_it(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("Traceback\nCapturing CUDA graphs\n")
+    watch = PhaseWatch(log, (*PHASES, ("Traceback", CRASHED_PHASE)), lambda _: None)
+    watch.look()
+    assert watch.crashed

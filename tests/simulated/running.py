@@ -181,11 +181,15 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def launched(
-    *arguments: str, port: int = 0, model: str = MODEL, env: Mapping[str, str] | None = None
+    *arguments: str,
+    port: int = 0,
+    model: str = MODEL,
+    env: Mapping[str, str] | None = None,
+    module: str = "autotune.engines.simulated",
 ) -> Iterator[Server]:
     """A server process that was started and may not be ready; killed at the end, whatever became of it."""
     port = port or free_port()
-    argv = [sys.executable, "-m", "autotune.engines.simulated", "serve", model, "--port", str(port), *arguments]
+    argv = [sys.executable, "-m", module, "serve", model, "--port", str(port), *arguments]
     process = subprocess.Popen(
         argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})}
     )

@@ -46,6 +46,14 @@ def test_a_slow_start_delays_readiness_by_its_seconds() -> None:
         assert time.monotonic() - began_s >= 0.7
 
 
+@shows("fails_like")
+def test_a_start_can_fail_like_any_rule_of_tensorrt_llm() -> None:
+    fault = ("--sim-fault", "fails_like:no room for the KV cache")
+    with launched(*fault, module="autotune.engines.simulated.trtllm") as server:
+        server.wait_for_line("The following component could not be created: KV cache")
+        assert server.wait_exit() == 1
+
+
 @shows("hang_at_start")
 def test_a_hanging_start_never_listens_and_ends_on_sigterm_with_1() -> None:
     with launched(*_fault("hang_at_start")) as server:

@@ -231,10 +231,14 @@ def test_cached_tokens_are_reported_on_demand() -> None:
     assert second["prompt_tokens_details"] == {"cached_tokens": 96}
 
 
-def test_an_api_key_guards_the_api_but_not_health() -> None:
-    with serving("--api-key", "secret-1", "--max-model-len", "512", "--sim-time-scale", "20") as guarded:
+@pytest.mark.parametrize("how", [{"option": "secret-1"}, {"variable": "secret-1"}], ids=["option", "variable"])
+def test_an_api_key_guards_the_api_but_not_health(how: dict[str, str]) -> None:
+    option = ["--api-key", how["option"]] if "option" in how else []
+    env = {"VLLM_API_KEY": how.get("variable", "secret-2")}  # of both, the option counts
+    with serving(*option, "--max-model-len", "512", "--sim-time-scale", "20", env=env) as guarded:
         assert guarded.status("/health") == 200
         assert guarded.complete([1], 1).status == 401
+        assert guarded.post("/v1/completions", {"prompt": [1]}, {"Authorization": "Bearer secret-2"}).status == 401
         reply = guarded.post("/v1/completions", {"prompt": [1]}, {"Authorization": "Bearer secret-1"})
         assert reply.status == 200
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -19,13 +20,13 @@ from starlette.routing import Route
 
 from autotune.engines.simulated import logs
 from autotune.engines.simulated.answering import DEAD, Answering
-from autotune.engines.simulated.core import Core
+from autotune.engines.simulated.core import Core, CoreLog
 from autotune.engines.simulated.metrics import Metrics
 from autotune.engines.simulated.protocol import ApiError, Limits, error_body, plan_answer, read_request
 from autotune.engines.simulated.startup import Launch
 from autotune.engines.simulated.tickets import EngineDeadError
 from autotune.engines.simulated.tokens import PrefixIndex, Tokenizer, decode
-from autotune.models.scheduler import Scheduler
+from autotune.models.scheduler import Scheduler, Step
 
 _REMEMBERED_BLOCKS = 1_000_000
 _UNAVAILABLE = error_body(503, "The engine is not ready.", kind="ServiceUnavailableError")
@@ -34,37 +35,50 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Api:
-    """The routes and what they share. `on_death` is told the exit code when the engine dies."""
+    """The routes and what they share. `on_death` is told the exit code when the engine dies.
+
+    Another face overrides what its engine answers differently, and `log`, the module in whose words it speaks.
+    """
+
+    log: ClassVar[CoreLog] = logs
+    ends_when_dead = True
+    tells_stats = True
 
     def __init__(self, launch: Launch, on_death: Callable[[int], None]) -> None:
-        self._launch = launch
+        self.launch = launch
         self.faults = launch.sim.faults
         self._created = int(time.time())
         config, values = launch.config, launch.serve.values
-        self._limits = Limits(
+        self.limits = Limits(
             model=launch.serve.served_name,
             max_model_len=config.max_model_len,
             tokenizer=Tokenizer(config.shape.vocab),
             force_usage=bool(values.get("enable_force_include_usage")),
             seed=launch.sim.seed,
         )
-        self.metrics = Metrics(self._limits.model, launch.cache_config(), lies="lies_in_metrics" in self.faults)
+        self.metrics = Metrics(self.limits.model, launch.cache_config(), lies="lies_in_metrics" in self.faults)
         prefixes = PrefixIndex(block_tokens=config.block_size, capacity=_REMEMBERED_BLOCKS)
+        self.scheduler = Scheduler(config, seed=launch.sim.seed)
         self.core = Core(
-            Scheduler(config, seed=launch.sim.seed),
+            self.scheduler,
             self.metrics,
             self.faults,
             time_scale=launch.sim.time_scale,
             prefixes=prefixes if config.prefix_caching else None,
             on_death=on_death,
+            on_step=self.stepped,
+            log=self.log,
         )
         self._answering = Answering(
             self.core,
             self.faults,
-            model=self._limits.model,
+            model=self.limits.model,
             interval=config.stream_interval,
             details=bool(values.get("enable_prompt_tokens_details")),
         )
+
+    def stepped(self, step: Step) -> None:
+        """Told of every step of the engine."""
 
     def app(self) -> Starlette:
         """The application with its routes."""
@@ -86,7 +100,9 @@ class Api:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(self.core.run()), asyncio.create_task(self.core.log_stats())]
+        tasks = [asyncio.create_task(self.core.run())]
+        if self.tells_stats:
+            tasks.append(asyncio.create_task(self.core.log_stats()))
         yield
         for task in tasks:
             task.cancel()
@@ -96,7 +112,7 @@ class Api:
 
     def _guarded(self, handler: Handler) -> Handler:
         """Turn refusals into OpenAI errors, check the key, and be unavailable on command."""
-        keys = self._launch.serve.values.get("api_key")
+        keys = self.launch.serve.values.get("api_key") or tuple(filter(None, (os.environ.get("VLLM_API_KEY"),)))
 
         async def handle(request: Request) -> Response:
             if "always_503" in self.faults:
@@ -129,20 +145,20 @@ class Api:
     async def models(self, _request: Request) -> Response:
         """The one model served."""
         card = {
-            "id": self._limits.model,
+            "id": self.limits.model,
             "object": "model",
             "created": self._created,
             "owned_by": "vllm",
-            "root": self._launch.serve.model,
+            "root": self.launch.serve.model,
             "parent": None,
-            "max_model_len": self._limits.max_model_len,
+            "max_model_len": self.limits.max_model_len,
         }
         return JSONResponse({"object": "list", "data": [card]})
 
     async def tokenize(self, request: Request) -> Response:
         """Ids of a prompt or of messages."""
-        body = await _json(request)
-        limits = self._limits
+        body = await read_json(request)
+        limits = self.limits
         if "messages" in body:
             tokens = read_request(body | {"max_tokens": 1}, limits, chat=True).prompts[0]
         else:
@@ -151,7 +167,7 @@ class Api:
 
     async def detokenize(self, request: Request) -> Response:
         """The text of ids."""
-        return JSONResponse({"prompt": decode((await _json(request)).get("tokens", []))})
+        return JSONResponse({"prompt": decode((await read_json(request)).get("tokens", []))})
 
     async def reset_prefix_cache(self, _request: Request) -> Response:
         """Forget cached prefixes (vLLM offers this in its development mode)."""
@@ -169,8 +185,8 @@ class Api:
         return await self._generate(request, chat=True)
 
     async def _generate(self, request: Request, *, chat: bool) -> Response:
-        generation = read_request(await _json(request), self._limits, chat=chat)
-        answers = [plan_answer(generation, prompt, self._limits) for prompt in generation.prompts]
+        generation = read_request(await read_json(request), self.limits, chat=chat)
+        answers = [plan_answer(generation, prompt, self.limits) for prompt in generation.prompts]
         return await self._answering.respond(request, generation, answers)
 
 
@@ -178,7 +194,8 @@ def _bearer(request: Request) -> str:
     return request.headers.get("authorization", "").removeprefix("Bearer ")
 
 
-async def _json(request: Request) -> dict[str, Any]:
+async def read_json(request: Request) -> dict[str, Any]:
+    """The body as an object; raises ApiError for anything else."""
     try:
         body = json.loads(await request.body())
     except ValueError as error:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Protocol
 
 from autotune.engines.simulated import logs
 from autotune.engines.simulated.faults import Faults
@@ -26,8 +28,19 @@ _OOM = (
     "of which 1.21 GiB is free. Including non-PyTorch memory, this process has 77.96 GiB memory in use."
 )
 _CRASH = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
-_WORKER_DIED = "Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor."
-_CANCELLED = "RuntimeError: cancelled"  # what the core says after its worker died
+
+
+class CoreLog(Protocol):
+    """In whose words the engine speaks: the functions of `logs`, or of another face's module."""
+
+    def write(self, text: str, *, source: str) -> None:
+        """A line of no weight."""
+
+    def warn(self, text: str, *, source: str) -> None:
+        """A warning."""
+
+    def engine_death(self, cause: str) -> None:
+        """The lines of an engine that died while serving."""
 
 
 class Core:
@@ -42,7 +55,11 @@ class Core:
         time_scale: float,
         prefixes: PrefixIndex | None,
         on_death: Callable[[int], None],
+        on_step: Callable[[Step], None] = lambda _: None,
+        log: CoreLog = logs,
     ) -> None:
+        self._on_step = on_step
+        self._log = log
         self._scheduler = scheduler
         self._metrics = metrics
         self._faults = faults
@@ -50,6 +67,7 @@ class Core:
         self._prefixes = prefixes
         self._on_death = on_death
         self._tickets: dict[int, Ticket] = {}
+        self._queued: deque[Ticket] = deque()  # in the order in which the scheduler admits them
         self._wake = asyncio.Event()
         self._steps = 0
         self._simulated_s = 0.0
@@ -83,6 +101,7 @@ class Core:
         prefix = self._prefix(ticket.prompt)
         ticket.id = self._scheduler.add(len(ticket.prompt), ticket.output_tokens, prefix.group, prefix.tokens)
         self._tickets[ticket.id] = ticket
+        self._queued.append(ticket)
         self._wake.set()
         if "dies_at_first_request" in self._faults:
             self.die(_CRASH, exit_code=1)
@@ -109,6 +128,7 @@ class Core:
         due_s = time.monotonic()
         while not self.dead:
             step = self._scheduler.step() if self._tickets else None
+            self._note_admitted(due_s)
             if step is None:  # nothing to do, or nothing that fits: wait for a request to come or go
                 self._wake.clear()
                 await self._wake.wait()
@@ -117,6 +137,12 @@ class Core:
             await self._hang_under_load()
             due_s = await self._wait_until(due_s + self._duration_s(step) / self._scale)
             self._publish(step)
+
+    def _note_admitted(self, now_s: float) -> None:
+        """Note when a request left the queue: at the begin of the step that first runs it."""
+        while self._queued and not self._scheduler.waits(self._queued[0].id):
+            ticket = self._queued.popleft()
+            ticket.admitted_s = max(now_s, ticket.arrived_s)
 
     async def _hang_under_load(self) -> None:
         limit = self._faults.number("hang_under_load")
@@ -139,7 +165,7 @@ class Core:
             return due_s
         if due_s > self._warned_s + _STATS_EVERY_S:
             self._warned_s = due_s
-            logs.warn(
+            self._log.warn(
                 "The simulator can't keep up with its clock: lower the time scale or the load.", source="core.py:1"
             )
         return due_s + lag_s
@@ -150,6 +176,7 @@ class Core:
         for request in step.token_ids:
             if ticket := self._tickets.get(request):
                 self._give_token(ticket, now_s)
+        self._on_step(step)
         self._die_under_load()
 
     def _give_token(self, ticket: Ticket, now_s: float) -> None:
@@ -175,6 +202,10 @@ class Core:
         metrics.e2e.observe(ticket.last_s - ticket.arrived_s)
         metrics.request_prompt.observe(len(ticket.prompt))
         metrics.request_generation.observe(ticket.produced)
+        admitted_s = ticket.first_s if ticket.admitted_s is None else ticket.admitted_s
+        metrics.queue.observe(admitted_s - ticket.arrived_s)
+        metrics.prefill.observe(ticket.first_s - admitted_s)
+        metrics.decode.observe(ticket.last_s - ticket.first_s)
         if ticket.produced > 1:
             metrics.tpot.observe((ticket.last_s - ticket.first_s) / (ticket.produced - 1))
 
@@ -184,15 +215,14 @@ class Core:
         if (limit := self._faults.number("oom_under_load")) and self._scheduler.running >= limit:
             self.die(_OOM, exit_code=0)
         if (limit := self._faults.number("dies_mid_stream")) and self._metrics.generation_tokens >= limit:
-            logs.error(_WORKER_DIED, source="multiproc_executor.py:315", process="EngineCore")
-            self.die(_CANCELLED, exit_code=0)
+            self.die(logs.CANCELLED, exit_code=0)
 
     def die(self, cause: str, *, exit_code: int) -> None:
         """Crash: log it as vLLM does, and let every waiting client know."""
         if self.dead:
             return
         self.dead = True
-        logs.engine_death(cause)
+        self._log.engine_death(cause)
         self.abort_all()
         self._on_death(exit_code)
 
@@ -225,7 +255,7 @@ class Core:
             rates = (metrics.prompt_tokens - prompt, metrics.generation_tokens - generated)
             prompt, generated = metrics.prompt_tokens, metrics.generation_tokens
             if any(rates) or self._tickets:
-                logs.write(_stats_line(self.gauges(), *rates), source="loggers.py:335")
+                self._log.write(_stats_line(self.gauges(), *rates), source="loggers.py:335")
 
 
 def _stats_line(gauges: Gauges, prompt_tokens: int, generated_tokens: int) -> str:

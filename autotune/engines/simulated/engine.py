@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from autotune.engines.base import LaunchError, Preflight, Refusal, Resolved, Server
+from autotune.engines.containers.runline import container_problems
+from autotune.engines.nesting import nested
 from autotune.engines.simulated.virtual import Launch, run_level, seed_of
 from autotune.engines.vllm.diagnosis import diagnose
 from autotune.engines.vllm.engine import VllmEngine, argument_problems
-from autotune.engines.vllm.flags import documented_defaults, nested
+from autotune.engines.vllm.flags import documented_defaults
 from autotune.engines.vllm.incumbent import read_incumbent
 from autotune.errors import Problem
 from autotune.models.compiled import compile_kernel
@@ -43,6 +45,7 @@ from autotune.records.trial import (
 )
 
 SERVER_COMMAND = (sys.executable, "-m", "autotune.engines.simulated")
+CONTAINER_COMMAND = ("python3", *SERVER_COMMAND[1:])  # of an image that has autotune
 
 
 class SimulatedEngine:
@@ -58,7 +61,12 @@ class SimulatedEngine:
         self._compiled: set[tuple[object, ...]] = set()  # what torch.compile would have cached by now
 
     def problems(self, spec: StudySpec) -> Iterable[Problem]:
-        return [*argument_problems(spec), *_machine_problems(spec)]
+        container = spec.engine.container
+        return [
+            *argument_problems(spec),
+            *_machine_problems(spec),
+            *(container_problems(container) if container else ()),
+        ]
 
     def launch(
         self,
@@ -122,6 +130,7 @@ class SimulatedEngine:
 
     def versions(self) -> Mapping[str, str | None]:
         return {
+            **(self._server_face.containers_versions() if self._server_face is not None else {}),
             "simulated_engine": f"vLLM 0.32 on {self._simulate.gpu}, {self._simulate.face} face",
             "numba": version("numba"),
             "numpy": version("numpy"),
@@ -143,7 +152,8 @@ def server_engine(spec: StudySpec) -> VllmEngine:
         "AUTOTUNE_SIM_TIME_SCALE": str(simulated.time_scale),
         "AUTOTUNE_SIM_FAULTS": ",".join(simulated.faults),
     }
-    engine = replace(spec.engine, command=spec.engine.command or SERVER_COMMAND, env=env)
+    default = CONTAINER_COMMAND if spec.engine.container else SERVER_COMMAND
+    engine = replace(spec.engine, command=spec.engine.command or default, env=env)
     return VllmEngine(replace(spec, engine=engine), kind=EngineKind.SIMULATED, simulated=True)
 
 

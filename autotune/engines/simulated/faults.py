@@ -53,6 +53,12 @@ KINDS: tuple[FaultKind, ...] = (
     ),
     _number("binds_without_listening", "SECONDS", 3600, "the port is bound, but not listened on, for that long first"),
     FaultKind(name="always_503", help="listens, but /health and every request are answered 503 for ever"),
+    FaultKind(
+        name="fails_like",
+        takes="text",
+        value="RULE",
+        help="start-up fails with the example of that rule of failures.yaml, exit 1 (of TensorRT-LLM's face)",
+    ),
     FaultKind(name="drops_flag", takes="text", value="NAME", help="this flag is accepted, then silently ignored"),
     # stopping
     FaultKind(name="ignores_sigterm_starting", help="SIGTERM during start-up is lost"),

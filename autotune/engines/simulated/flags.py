@@ -19,6 +19,11 @@ from autotune.engines.simulated.faults import FaultError, Faults, describe, pars
 
 _PARAMETERS = Path(__file__).parents[1] / "vllm" / "parameters.json"
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+_PROGRAM = "python -m autotune.engines.simulated"
+_ABOUT = (
+    "A stand-in for `vllm serve` that computes nothing: it takes its flags and YAML, speaks its protocol and keeps its "
+    "pace, by a model of the scheduler. Its numbers are simulated and never evidence."
+)
 _TOP_USAGE = """usage: vllm [-h] [-v]
             {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}
             ..."""
@@ -69,24 +74,24 @@ class Options:
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Read the whole command line; raises SystemExit(2) for what vLLM refuses, SystemExit(0) after `--help`."""
     rest = list(argv[1:] if argv[:1] == ["serve"] else argv)
-    parser = _sim_parser(environ)
+    parser = sim_parser(environ, _PROGRAM, "serve MODEL [vllm serve options] [--sim-* options]", _ABOUT)
     if "-h" in rest or "--help" in rest:
         parser.print_help()
         raise SystemExit(0)
     namespace, rest = parser.parse_known_args(rest)
-    sim = _sim_options(parser, namespace)
+    sim = sim_options(parser, namespace)
     return Options(serve=_serve_args(rest, sim.faults), sim=sim)
 
 
 # --- the simulator's own options --------------------------------------------------------------------------------------
 
 
-def _sim_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+def sim_parser(environ: Mapping[str, str], program: str, usage: str, about: str) -> argparse.ArgumentParser:
+    """The parser of the options that every face has; it leaves the others to their own."""
     parser = argparse.ArgumentParser(
-        prog="python -m autotune.engines.simulated",
-        usage="%(prog)s serve MODEL [vllm serve options] [--sim-* options]",
-        description="A stand-in for `vllm serve` that computes nothing: it takes its flags and YAML, speaks its "
-        "protocol and keeps its pace, by a model of the scheduler. Its numbers are simulated and never evidence.",
+        prog=program,
+        usage=f"%(prog)s {usage}",
+        description=about,
         epilog=f"faults (several may be on at once):\n{describe()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -117,7 +122,8 @@ def _sim_parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _sim_options(parser: argparse.ArgumentParser, namespace: argparse.Namespace) -> SimOptions:
+def sim_options(parser: argparse.ArgumentParser, namespace: argparse.Namespace) -> SimOptions:
+    """What the parser found; ends with its usage for what can't be."""
     try:
         faults = parse_faults(namespace.sim_fault)
     except FaultError as error:

@@ -15,6 +15,9 @@ VERSION = "0.32.0"
 SIMULATED_VERSION = f"{VERSION}+simulated"
 DEAD = "EngineCore encountered an issue. See stack trace (above) for the root cause."
 
+CANCELLED = "RuntimeError: cancelled"  # what the core says after its worker died
+_WORKER_DIED = "Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor."
+
 Process = Literal["APIServer", "EngineCore", "Worker"]
 Level = Literal["INFO", "WARNING", "ERROR"]
 
@@ -58,6 +61,8 @@ def banner(model: str) -> None:
 
 def engine_death(cause: str) -> None:
     """The lines of an engine core that died while serving, `cause` being the exception's last line."""
+    if cause == CANCELLED:
+        error(_WORKER_DIED, source="multiproc_executor.py:315", process="EngineCore")
     core = (
         "EngineCore encountered a fatal error.",
         "Traceback (most recent call last):",

@@ -71,6 +71,9 @@ class Metrics:
     itl: Histogram = field(default_factory=lambda: Histogram(_ITL_S))
     tpot: Histogram = field(default_factory=lambda: Histogram(_ITL_S))
     e2e: Histogram = field(default_factory=lambda: Histogram((*_E2E_S, 1920.0, 7680.0)))
+    queue: Histogram = field(default_factory=lambda: Histogram((*_E2E_S, 1920.0, 7680.0)))
+    prefill: Histogram = field(default_factory=lambda: Histogram((*_E2E_S, 1920.0, 7680.0)))
+    decode: Histogram = field(default_factory=lambda: Histogram((*_E2E_S, 1920.0, 7680.0)))
     request_prompt: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
     request_generation: Histogram = field(default_factory=lambda: Histogram(_TOKENS))
     iteration: Histogram = field(default_factory=lambda: Histogram(_STEP_TOKENS))
@@ -111,6 +114,9 @@ class Metrics:
         yield "inter_token_latency_seconds", self.itl
         yield "request_time_per_output_token_seconds", self.tpot
         yield "e2e_request_latency_seconds", self.e2e
+        yield "request_queue_time_seconds", self.queue
+        yield "request_prefill_time_seconds", self.prefill
+        yield "request_decode_time_seconds", self.decode
         yield "request_prompt_tokens", self.request_prompt
         yield "request_generation_tokens", self.request_generation
         yield "iteration_tokens_total", self.iteration

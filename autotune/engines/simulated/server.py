@@ -10,7 +10,6 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from autotune.engines.simulated import logs
 from autotune.engines.simulated.api import Api
 from autotune.engines.simulated.startup import Launch
 
@@ -18,9 +17,9 @@ _EXIT_AFTER_DEATH_S = 3.0  # seen: vLLM's API server ends 3 s after its engine d
 _DRAIN_S = 2  # after SIGTERM, for aborted streams to reach their clients
 
 
-def serve(launch: Launch, sock: socket.socket) -> int:
+def serve(launch: Launch, sock: socket.socket, make_api: type[Api] = Api) -> int:
     """Serve until told to stop or dead; returns the exit code."""
-    server = _Server(launch)
+    server = _Server(launch, make_api)
     server.run(sockets=[sock])
     return server.exit_code
 
@@ -28,8 +27,8 @@ def serve(launch: Launch, sock: socket.socket) -> int:
 class _Server(uvicorn.Server):
     """uvicorn that ends with 0 after SIGTERM, as vLLM does, or doesn't hear it on command."""
 
-    def __init__(self, launch: Launch) -> None:
-        self._api = Api(launch, self._end_soon)
+    def __init__(self, launch: Launch, make_api: type[Api]) -> None:
+        self._api = make_api(launch, self._end_soon)
         self._death_s = _EXIT_AFTER_DEATH_S / launch.sim.time_scale
         self.exit_code = 0
         values = launch.serve.values
@@ -48,11 +47,13 @@ class _Server(uvicorn.Server):
         del frame
         if sig == signal.SIGTERM and "ignores_sigterm" in self._api.faults:
             return
-        logs.write("[shutdown] API server: shutdown triggered", source="launcher.py:254")
+        self._api.log.write("[shutdown] API server: shutdown triggered", source="launcher.py:254")
         self._api.core.abort_all()
         self.should_exit = True
 
     def _end_soon(self, exit_code: int) -> None:
+        if not self._api.ends_when_dead:
+            return
         self.exit_code = exit_code
         asyncio.get_running_loop().call_later(self._death_s, setattr, self, "should_exit", True)
 

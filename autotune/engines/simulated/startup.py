@@ -131,14 +131,14 @@ def _initialise(launch: Launch) -> None:
 
 def _check(launch: Launch, *phases: StartupPhase) -> None:
     """Fail as vLLM does if memory runs out in one of these phases."""
-    config, memory = _broken(launch.config, launch.memory, launch.sim.faults)
+    config, memory = broken(launch.config, launch.memory, launch.sim.faults)
     failure = startup_failure(config, memory)
     if failure and failure.phase in phases:
         _log_failure(failure.phase, failure.cause)
         raise StartupFailure(_ENGINE_FAILED)
 
 
-def _broken(config: SchedulerConfig, memory: MemoryPlan, faults: Faults) -> tuple[SchedulerConfig, MemoryPlan]:
+def broken(config: SchedulerConfig, memory: MemoryPlan, faults: Faults) -> tuple[SchedulerConfig, MemoryPlan]:
     """Configuration and memory such that the phase of the `oom` fault is the one that fails."""
     total, tokens = memory.total_bytes, config.max_model_len * 3 // 4
     configs: dict[str, dict[str, Any]] = {

@@ -47,6 +47,7 @@ class Ticket:
     held: int = 0
     cached_tokens: int = 0
     arrived_s: float = field(default_factory=time.monotonic)
+    admitted_s: float | None = None
     first_s: float = 0.0
     last_s: float = 0.0
 

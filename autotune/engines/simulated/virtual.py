@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.engines.simulated.virtual_metrics import telemetry
 from autotune.models.config import SchedulerConfig
 from autotune.models.simulation import SimResult, Trace, simulate, trace_of
 from autotune.records.trial import ClientHealth, LevelPlan, LevelRecord, RequestPlan, RequestRecord
@@ -59,7 +60,8 @@ def run_level(launch: Launch, plan: LevelPlan, index: int) -> tuple[LevelRecord,
     last = fitting[result.issued - 1].index if result.issued else -1
     refused = [r for r in sent if not _fits(r, launch.config) and (plan.concurrency is None or r.index < last)]
     answers = _answers(fitting, result, plan, launch.config.stream_interval)
-    return _level(plan, [*answers, *_refusals(refused, plan, launch.config.max_model_len)]), result
+    level = _level(plan, [*answers, *_refusals(refused, plan, launch.config.max_model_len)])
+    return replace(level, telemetry=telemetry(result, launch.config, plan.warmup_s + plan.duration_s)), result
 
 
 def _without_prompt(request: RequestPlan) -> RequestPlan:
@@ -113,11 +115,17 @@ def _answers(requests: list[RequestPlan], result: SimResult, plan: LevelPlan, in
     times = result.token_times()
     records = []
     for i, request in enumerate(requests[: result.issued]):
-        token_s = times[i].tolist()
+        token_s = times[i].tolist() or _first(result, i)
         begun = _begun(request, float(result.sent_s[i]), _chunks(token_s, interval), plan.warmup_s)
         whole = len(token_s) == request.output_tokens
         records.append(_finished(begun, int(result.cached_tokens[i])) if whole else replace(begun, error=CUT))
     return records
+
+
+def _first(result: SimResult, i: int) -> list[float]:
+    """Tokens are logged when a request leaves the engine: of one cut while it decodes only the first is known."""
+    first_s = float(result.first_s[i])
+    return [] if np.isnan(first_s) else [first_s]
 
 
 def _chunks(token_s: list[float], interval: int) -> tuple[float, ...]:
@@ -135,6 +143,7 @@ def _begun(request: RequestPlan, sent_s: float, chunk_s: tuple[float, ...], warm
         sent_s=sent_s,
         chunk_s=chunk_s,
         status=200 if chunk_s else None,
+        shared_tokens=request.prefix_tokens,
         asked_prompt_tokens=request.prompt_tokens,
         asked_output_tokens=request.output_tokens,
         warmup=sent_s < warmup_s,
@@ -179,4 +188,5 @@ def _level(plan: LevelPlan, records: list[RequestRecord]) -> LevelRecord:
         window_s=(plan.warmup_s, plan.warmup_s + plan.duration_s),
         requests=tuple(sorted(records, key=lambda r: r.index)),
         client=ClientHealth(send_lag_p99_ms=0.0, cpu_ratio=0.0),
+        notes=plan.notes,
     )

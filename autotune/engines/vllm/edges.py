@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
-GIB = 2**30
+from autotune.engines.edges import GIB, Figure, figures
 
-_EDGES: Mapping[str, tuple[re.Pattern[str], float, Callable[[Sequence[float]], float]]] = {
+_EDGES: Mapping[str, Figure] = {
     "max_model_len": (re.compile(r"max seq len \(([\d,]+)\)"), 1, max),
     "max_model_len_that_fits": (re.compile(r"estimated maximum model length is ([\d,]+)"), 1, min),
     "kv_needed_bytes": (re.compile(r"\(?([\d.]+) GiB KV cache is needed"), GIB, max),
@@ -32,7 +32,6 @@ _EDGES: Mapping[str, tuple[re.Pattern[str], float, Callable[[Sequence[float]], f
     "total_bytes": (re.compile(r"Free memory on device \S+ \([\d.]+/([\d.]+) GiB\)"), GIB, min),
     "wanted_bytes": (re.compile(r"on startup is less than desired.*?\([\d.]+, ([\d.]+) GiB\)"), GIB, max),
 }
-"""Name -> pattern, factor to the name's unit, and which rank's figure counts: all must hold, so the tightest."""
 
 
 def edges(log_text: str) -> dict[str, float]:
@@ -40,9 +39,4 @@ def edges(log_text: str) -> dict[str, float]:
 
     `max_model_len_that_fits` is vLLM's estimate, which is wrong under pipeline parallelism (vllm#34076).
     """
-    found: dict[str, float] = {}
-    for name, (pattern, factor, tightest) in _EDGES.items():
-        texts = ["".join(match.groups("")).replace(",", "") for match in pattern.finditer(log_text)]
-        if texts:
-            found[name] = tightest([float(text) * factor for text in texts])
-    return found
+    return figures(_EDGES, log_text)

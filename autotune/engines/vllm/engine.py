@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,11 +12,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from autotune.engines import arguments
 from autotune.engines.base import LaunchError, Preflight, Refusal, Server
+from autotune.engines.command import engine_python
+from autotune.engines.containers.launch import ContainerLaunch
+from autotune.engines.containers.runline import container_problems
+from autotune.engines.launching import Started, launched, setup_failure
 from autotune.engines.net import fresh_port
-from autotune.engines.process import GRACE_S, EngineProcess, engine_process
-from autotune.engines.readiness import PhaseWatch, Readiness, wait_ready
-from autotune.engines.vllm.command import ask_versions, engine_python, find_program, launch_plan
+from autotune.engines.process import EngineProcess
+from autotune.engines.secrets import secrets_of
+from autotune.engines.vllm.command import ask_versions, find_program, launch_plan
+from autotune.engines.vllm.container import CHILD, ContainerRefusedError, VllmContainers
 from autotune.engines.vllm.diagnosis import diagnose, known_cause
 from autotune.engines.vllm.flags import (
     SECRETS,
@@ -30,14 +35,11 @@ from autotune.engines.vllm.flags import (
 )
 from autotune.engines.vllm.incumbent import read_incumbent
 from autotune.engines.vllm.logs import LEFTOVERS, PHASES
-from autotune.engines.vllm.preflight import vllm_preflight
-from autotune.engines.vllm.server import VllmServer, read_log, tail
+from autotune.engines.vllm.preflight import child_in, vllm_preflight
+from autotune.engines.vllm.server import VllmServer
 from autotune.errors import Problem
-from autotune.records.spec import Args, Choice, Domain, EngineKind, FloatRange, IntRange, StudySpec
-from autotune.records.trial import Candidate, Failure, Fault, LaunchPlan, Outcome, Phase
-
-LOG_NAME = "engine.log"
-TAIL_LINES = 40
+from autotune.records.spec import Args, EngineKind, StudySpec
+from autotune.records.trial import Candidate, Failure, LaunchPlan, Phase
 
 
 class VllmEngine:
@@ -47,9 +49,12 @@ class VllmEngine:
         self._spec = spec
         self.kind = kind
         self.simulated = simulated
+        container = spec.engine.container
+        self._containers = VllmContainers(spec, container, simulated=simulated) if container else None
 
     def problems(self, spec: StudySpec) -> Iterable[Problem]:
-        return [*argument_problems(spec)]
+        container = spec.engine.container
+        return [*argument_problems(spec), *(container_problems(container) if container else ())]
 
     def launch(
         self,
@@ -59,11 +64,15 @@ class VllmEngine:
         gpus: Sequence[str],
         on_phase: Callable[[str], None],
     ) -> AbstractContextManager[Server]:
-        return _launch(self._spec, candidate.args, trial_dir, gpus, on_phase)
+        on_gpus = () if self.simulated else gpus
+        way = VllmWay(spec=self._spec, containers=self._containers)
+        return launched(way, candidate.args, trial_dir, gpus, on_phase=on_phase, watched_gpus=on_gpus)
 
     def preflight(
         self, *, gpus: Sequence[str], tell: Callable[[str], None]
     ) -> AbstractContextManager[Preflight | None]:
+        if self._containers is not None:
+            return _preflight_inside(self._spec, self._containers, gpus, tell)
         return _preflight(self._spec, gpus, tell)
 
     def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:
@@ -72,9 +81,13 @@ class VllmEngine:
     def versions(self) -> Mapping[str, str | None]:
         return self._versions
 
+    def containers_versions(self) -> Mapping[str, str | None]:
+        """Which image and runtime it runs in; {} for a process of this machine."""
+        return self._containers.own_versions() if self._containers is not None else {}
+
     @cached_property
     def _versions(self) -> Mapping[str, str | None]:
-        return ask_versions(self._spec.engine)
+        return self._containers.versions() if self._containers is not None else ask_versions(self._spec.engine)
 
     def defaults(self) -> Args:
         return documented_defaults()
@@ -86,79 +99,54 @@ class VllmEngine:
 # --- launch -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _launch(
-    spec: StudySpec, args: Args, trial_dir: Path, gpus: Sequence[str], on_phase: Callable[[str], None]
-) -> Iterator[Server]:
-    plan = launch_plan(spec.engine, spec.model, args, port=fresh_port(), gpus=gpus)
-    if find_program(spec.engine.command, plan.env) is None:
-        raise LaunchError(_no_program(plan), argv=plan.argv)
-    log = trial_dir / LOG_NAME
-    log.write_bytes(b"")  # an attempt before this one may have left its errors here
-    process: EngineProcess | None = None
-    try:
-        with engine_process(
-            plan.argv, env={**os.environ, **plan.env}, log=log, port=plan.port, leftovers=LEFTOVERS
-        ) as process:
-            startup_s = _until_ready(spec, plan, process, log, on_phase)
-            process.grace_s = GRACE_S
-            yield VllmServer(plan, process, log, startup_s, spec.model)
-    except LaunchError as error:
-        error.cleanup = process.cleanup if process else None
-        raise
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmWay:
+    """Follows `engines.launching.Way`: a process of this machine, or a container."""
 
+    spec: StudySpec
+    containers: VllmContainers | None
+    phases: Sequence[tuple[str, str]] = PHASES
+    leftovers: Sequence[str] = LEFTOVERS
 
-def _until_ready(
-    spec: StudySpec, plan: LaunchPlan, process: EngineProcess, log: Path, on_phase: Callable[[str], None]
-) -> float:
-    """Seconds that start-up took. Raises LaunchError."""
-    began = time.monotonic()
-    if process.error is not None:
-        failure = _setup(f"the engine's program could not be started: {process.error}", "check engine.command")
-        raise LaunchError(failure, argv=plan.argv)
-    watch = PhaseWatch(log, PHASES, on_phase)
-    timeout_s = spec.engine.startup_timeout_s
-    readiness = wait_ready(process, plan.port, timeout_s=timeout_s, watch=watch)
-    if readiness is Readiness.READY:
-        return time.monotonic() - began
-    text = read_log(log, plan.redacted)
-    failure = _launch_failure(readiness, process.exit_code(), text, plan.port, timeout_s)
-    raise LaunchError(failure, log_tail=tail(text, TAIL_LINES), argv=plan.argv)
+    @property
+    def timeout_s(self) -> float:
+        return self.spec.engine.startup_timeout_s
 
+    def plan(self, args: Args, trial_dir: Path, gpus: Sequence[str]) -> tuple[LaunchPlan, ContainerLaunch | None]:
+        engine, port = self.spec.engine, fresh_port()
+        if self.containers is not None:
+            try:
+                return self.containers.launch(args, trial=trial_dir.name, port=port, gpus=gpus)
+            except ContainerRefusedError as refused:
+                raise LaunchError(refused.failure) from refused
+        plan = launch_plan(engine, self.spec.model, args, port=port, gpus=gpus)
+        if find_program(engine.command, plan.env) is None:
+            raise LaunchError(_no_program(plan), argv=plan.argv)
+        return plan, None
 
-def _launch_failure(readiness: Readiness, exit_code: int | None, text: str, port: int, timeout_s: float) -> Failure:
-    match readiness:
-        case Readiness.FOREIGN:
-            return Failure(
-                outcome=Outcome.ENVIRONMENT,
-                fault=Fault.ENVIRONMENT,
-                phase=Phase.LAUNCH,
-                cause=f"a server that this trial did not start answers on port {port}",
-                remedy="another program took the port between its choice and its use; the next launch takes another",
-            )
-        case Readiness.TIMEOUT:
-            if known := known_cause(Phase.LAUNCH, text):  # it failed, and hangs instead of ending (vllm#52656)
-                return known
-            last = tail(text, 1)
-            return Failure(
-                outcome=Outcome.READY_TIMEOUT,
-                fault=Fault.CANDIDATE,
-                phase=Phase.LAUNCH,
-                cause=f"not ready after {timeout_s:g} s; last line: {last[0].strip() if last else '(none)'}",
-                remedy="raise engine.startup_timeout_s if the model only takes long to load or compile",
-            )
-    return diagnose(exit_code, Phase.LAUNCH, text)
+    def not_started(self, process: EngineProcess) -> Failure:
+        if self.containers is not None:
+            return self.containers.failure(process.error or "", process.error_code)
+        return setup_failure(f"the engine's program could not be started: {process.error}", "check engine.command")
+
+    def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:
+        return diagnose(exit_code, phase, log_text)
+
+    def known_cause(self, phase: Phase, log_text: str) -> Failure | None:
+        return known_cause(phase, log_text)
+
+    def too_little(self, args: Args, log_text: str) -> None:
+        """It does not start with less than it was asked for."""
+
+    def server(self, started: Started) -> Server:
+        return VllmServer(self, started, self.spec.model)
 
 
 def _no_program(plan: LaunchPlan) -> Failure:
-    return _setup(
+    return setup_failure(
         f"there is no program `{plan.argv[0]}`",
         "set engine.command to vLLM's program, for example /path/to/venv/bin/vllm",
     )
-
-
-def _setup(cause: str, remedy: str) -> Failure:
-    return Failure(outcome=Outcome.ENVIRONMENT, fault=Fault.SETUP, phase=Phase.LAUNCH, cause=cause, remedy=remedy)
 
 
 # --- preflight --------------------------------------------------------------------------------------------------------
@@ -175,7 +163,25 @@ def _preflight(
     if python is None:
         tell(f"candidates are not checked before they are launched: {program} names no Python to ask")
         return nullcontext(None)
-    return vllm_preflight(python, spec.model, env={**os.environ, **plan.env}, redacted=plan.redacted, tell=tell)
+    child = child_in(python)
+    return vllm_preflight(child, spec.model, env={**os.environ, **plan.env}, redacted=plan.redacted, tell=tell)
+
+
+@contextmanager
+def _preflight_inside(
+    spec: StudySpec, containers: VllmContainers, gpus: Sequence[str], tell: Callable[[str], None]
+) -> Iterator[Preflight | None]:
+    """The same child in the engine's image."""
+    try:
+        line, env, kept = containers.asking((CHILD,), gpus)
+    except ContainerRefusedError as refused:
+        yield Refuser(refused.failure)
+        return
+    secrets = secrets_of(spec.engine.env)
+    with vllm_preflight(
+        line, spec.model, env={**os.environ, **env}, redacted=secrets, tell=tell, after=kept.remove
+    ) as preflight:
+        yield preflight
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,23 +199,7 @@ class Refuser:
 
 def argument_problems(spec: StudySpec) -> Iterator[Problem]:
     """Everything in a study that `vllm serve` doesn't have or would refuse."""
-    for name, value in spec.engine.args.items():
-        yield from _problems(("engine", "args", name), name, (value,))
-    for name in spec.search_space.derived:
-        yield from _problems(("search_space", "derived", name), name, ())
-    for parameter in spec.search_space.parameters:
-        yield from _problems(("search_space", "parameters", parameter.name), parameter.name, _samples(parameter.domain))
-    for name, value in (spec.incumbent or {}).items():
-        yield from _problems(("incumbent", name), name, (value,))
-
-
-def _samples(domain: Domain) -> tuple[Any, ...]:
-    """Values that stand for a domain: its ends, or all of its choices."""
-    match domain:
-        case Choice(values=values):
-            return values
-        case IntRange(low=low, high=high) | FloatRange(low=low, high=high):
-            return (low, high)
+    return arguments.argument_problems(spec, _problems)
 
 
 def _problems(path: tuple[str, ...], name: str, values: Sequence[Any]) -> Iterator[Problem]:

@@ -15,6 +15,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from autotune.engines.nesting import nested, plain
 from autotune.records.spec import Args
 
 TUNER_OWNED = frozenset({"model", "model_tag", "host", "port", "uds", "config", "grpc", "grpc_port", "headless"})
@@ -142,26 +143,6 @@ def _fits(kind: str, value: Any) -> bool:
 # --- rendering --------------------------------------------------------------------------------------------------------
 
 
-def nested(args: Args) -> dict[str, Any]:
-    """Arguments sorted by name, `a.b: 1` folded into `a: {b: 1}`, None left out."""
-    folded: dict[str, Any] = {}
-    for name, value in sorted(args.items()):
-        if value is None:
-            continue
-        head, *path = name.split(".")
-        if path:
-            folded[head] = _with(folded.get(head) or {}, path, value)
-        else:
-            folded[head] = value
-    return folded
-
-
-def _with(mapping: Mapping[str, Any], path: list[str], value: Any) -> dict[str, Any]:
-    head, *rest = path
-    inner = _with(mapping.get(head) or {}, rest, value) if rest else value
-    return {**mapping, head: inner}
-
-
 def _switch(name: str, value: bool) -> str | None:
     """The option that sets a boolean; None where leaving it out is the only way to say false."""
     if value:
@@ -215,13 +196,4 @@ def _entries(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         items = [_word(item) if isinstance(item, Mapping | list | tuple) else item for item in value]
         yield dashed(name), items if _takes_list(name) else _word(value)
     else:
-        yield dashed(name), _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    """Mappings as the plain dicts and lists that YAML can write."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+        yield dashed(name), plain(value)

@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from autotune.engines.lines import QUIET, split_head
 from autotune.engines.vllm.downgrades import downgrade_of
 from autotune.engines.vllm.flags import SECRETS, TUNER_OWNED
-from autotune.engines.vllm.lines import QUIET, split_head
+from autotune.records.counters import TTFT_S, bucket
 
 PHASES = (
     ("Starting to load model", "loading weights"),
@@ -32,6 +33,11 @@ LEFTOVERS = (r"distributed_init_method=file://(\S*/vllm_dist_[0-9a-f]{32})\b",)
 
 MAX_WARNINGS = 40
 
+BUCKETS = frozenset(TTFT_S)
+"""The histograms whose buckets are kept."""
+
+MAX_METRICS = 2_000  # of a page of 300 names; a server that makes up names fills no memory
+
 _CONFIG = re.compile(r"Initializing a V1 LLM engine \(\S+\) with config: (.*)")
 _ASKED = re.compile(r"non-default args: (\{.*\})")
 _ENUM = re.compile(r"<\w+\.(\w+): [^<>]*>")
@@ -45,7 +51,8 @@ _SAYINGS: Mapping[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {  # what
 _RENAMED = {"max_seq_len": "max_model_len", "chunked_prefill_enabled": "enable_chunked_prefill"}
 _CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})? (\S+)", re.MULTILINE)
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)", re.MULTILINE)
+_BOUND = re.compile(r'\ble="([^"]*)"')
 _CACHE_KEYS = {"block_size", "enable_prefix_caching", "gpu_memory_utilization", "kv_cache_memory_bytes"}
 _CACHE_KEYS |= {"kv_cache_max_concurrency", "num_gpu_blocks", "sliding_window", "prefix_caching_hash_algo"}
 _CACHE_KEYS |= {"kv_offloading_size", "num_gpu_blocks_override", "mamba_cache_dtype", "mamba_ssm_cache_dtype"}
@@ -147,13 +154,25 @@ def log_warnings(log_text: str) -> tuple[str, ...]:
 
 
 def metric_sums(metrics_text: str) -> Mapping[str, float]:
-    """Every sample of a /metrics page by name, summed over labels; histogram buckets and creation times left out."""
+    """Every sample of a /metrics page by name, summed over labels; creation times left out, and at most MAX_METRICS.
+
+    Of buckets only those of BUCKETS are kept, by `records.counters.bucket`.
+    """
     sums: dict[str, float] = {}
-    for name, text in _SAMPLE.findall(metrics_text):
+    for name, labels, text in _SAMPLE.findall(metrics_text):
         value = _number(text)
-        if value is not None and not name.endswith(("_bucket", "_created", "_info")):
-            sums[name] = sums.get(name, 0.0) + value
+        kept = _metric_name(name, labels)
+        if value is not None and kept is not None and (kept in sums or len(sums) < MAX_METRICS):
+            sums[kept] = sums.get(kept, 0.0) + value
     return sums
+
+
+def _metric_name(name: str, labels: str) -> str | None:
+    """The name that a sample is kept by; None for one that is not."""
+    if name.removesuffix("_bucket") in BUCKETS and name.endswith("_bucket"):
+        bound = _BOUND.search(labels)
+        return bucket(name.removesuffix("_bucket"), bound.group(1)) if bound else None
+    return None if name.endswith(("_bucket", "_created", "_info")) else name
 
 
 def _number(text: str) -> float | None:

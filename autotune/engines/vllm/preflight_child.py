@@ -60,6 +60,10 @@ class Vllm:
         """Return the VllmConfig of a command line."""
         return self.args.from_cli_args(self.parser.parse_args(argv)).create_engine_config(**self.options)
 
+    def settings(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings that a question comes to."""
+        return settings(self.config(question["argv"]))
+
 
 def first_of(modules: tuple[str, ...], name: str) -> Any:
     """Return `name` of the first of `modules` that has it."""
@@ -74,11 +78,11 @@ def refuse_words(message: str) -> NoReturn:
     raise ArgumentError(f"vllm serve: error: {message}")
 
 
-def answer(vllm: Vllm, argv: list[str]) -> dict[str, Any]:
-    """Return what vLLM says to a command line. Configuring sets environment variables: each question starts afresh."""
+def answer(engine: Any, question: dict[str, Any]) -> dict[str, Any]:
+    """Return what an engine says to a question. Configuring sets environment variables: each question starts afresh."""
     before = dict(os.environ)
     try:
-        return {"event": "resolved", "settings": settings(vllm.config(argv)), "cuda": cuda_in_use()}
+        return {"event": "resolved", "settings": engine.settings(question), "cuda": cuda_in_use()}
     except (ValueError, NotImplementedError) as error:
         return {"event": "refused", "error": text(error), "cuda": cuda_in_use()}
     except (Exception, SystemExit) as error:  # noqa: BLE001  anything may come out of a release that we don't know
@@ -135,8 +139,8 @@ def die_with_parent() -> None:
         sys.exit(1)
 
 
-def main() -> None:
-    """Serve questions until stdin ends. Whatever vLLM prints goes to stderr."""
+def main(make: Any = Vllm) -> None:
+    """Serve questions until stdin ends. Whatever the engine that `make` imports prints goes to stderr."""
     die_with_parent()
     sys.path[:] = [path for path in sys.path if path != HERE]
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -150,13 +154,13 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)  # no import may read a question away
     try:
-        vllm = Vllm()
+        engine = make()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a broken environment may raise anything
         say({"event": "failed", "error": text(error)})
         return
     say({"event": "ready"})
     for line in questions:
-        say(answer(vllm, json.loads(line)["argv"]))
+        say(answer(engine, json.loads(line)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The lines of a vLLM log that can tell a cause of death: heads taken off, chatter and tracebacks' frames left out.
+"""The lines of an engine's log that can tell a cause of death: heads taken off, chatter and frames left out.
 
 Several processes write to one log, each line with its own head: `(Worker_TP1 pid=34) ERROR 11-30 10:43 [a.py:1] text`.
 """
@@ -6,7 +6,7 @@ Several processes write to one log, each line with its own head: `(Worker_TP1 pi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _HEAD = re.compile(
@@ -31,12 +31,19 @@ _FRAMES_BEGIN = re.compile(
 QUIET = frozenset({"DEBUG", "INFO", "WARN", "WARNING"})
 
 
-def telling_lines(log_text: str, counted: re.Pattern[str]) -> Iterator[str]:
-    """Each distinct line that may tell a cause, in order, without its head. A quiet line counts if it has `counted`."""
+SplitHead = Callable[[str], tuple[str, str, str]]
+"""A line to its heads (process, rank), its level, and its text with its indentation; "" for what it doesn't have."""
+
+
+def telling_lines(log_text: str, counted: re.Pattern[str], split: SplitHead | None = None) -> Iterator[str]:
+    """Each distinct line that may tell a cause, in order, without its head. A quiet line counts if it has `counted`.
+
+    `split` takes the heads of an engine's own form off; default: `split_head`.
+    """
     seen: set[str] = set()
     in_frames: set[str] = set()
     for line in log_text.splitlines():
-        writer, level, text = split_head(line)
+        writer, level, text = (split or split_head)(line)
         if level in QUIET or _CHATTER.match(text):
             if not counted.search(text):
                 continue
