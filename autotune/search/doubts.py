@@ -12,14 +12,14 @@ import psutil
 from autotune.models.config import WEIGHT_BYTES
 from autotune.models.facts import hub_cache, model_folder, weights_bytes
 from autotune.models.shapes import shape_of
-from autotune.records.spec import StudySpec
+from autotune.records.spec import EngineKind, StudySpec
 
 GB = 10**9  # as downloads and disks are counted
 
 
 def machine_doubts(spec: StudySpec) -> Iterator[str]:
     """Yield sentences about disk and host memory for the weights of a model that really is to be launched."""
-    if spec.simulated:
+    if spec.simulated or spec.engine.kind is EngineKind.ENDPOINT:
         return
     env = {**os.environ, **spec.engine.env}
     folder = model_folder(spec.model, env)

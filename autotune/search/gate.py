@@ -1,4 +1,5 @@
-"""What is not worth a launch: candidates that a rule of the model, the memory model or the engine's own check excludes.
+"""What is not worth a launch: candidates that a rule of the model, the memory model, a launch that failed or the
+engine's own check excludes.
 
 In: a candidate's arguments. Out: an `Exclusion`, or None. Each source must accept every configuration that ran: one
 that would have excluded it is wrong about this engine, and is not asked again.
@@ -15,14 +16,14 @@ from typing import Any
 import psutil
 
 from autotune.engines.base import Engine, Preflight, Refusal
-from autotune.engines.hardware import Gpu, visible_gpus
+from autotune.engines.hardware import Gpu, host_versions, visible_gpus
 from autotune.models.facts import Machine, gpu_by_driver_name, model_config, model_folder, plain_decoder
 from autotune.models.feasibility import Setting, broken_rules
 from autotune.models.fit import Fit
 from autotune.models.shapes import GpuSpec, ModelShape, gpu_of, shape_of
 from autotune.records.spec import Args, EngineKind, ObjectiveSpec, SimulateSpec, StudySpec
 from autotune.records.trial import Failure, Fault, Outcome, Phase, TrialRecord
-from autotune.trial.loading import longest
+from autotune.search.bounds import Bounds
 
 VLLM_ARGUMENTS = (EngineKind.VLLM, EngineKind.SIMULATED)  # what rules and memory model read
 
@@ -33,6 +34,7 @@ class Source(StrEnum):
     SPACE = "space rules"
     MODEL = "model rules"
     MEMORY = "memory model"
+    BOUND = "learned bound"
     PREFLIGHT = "engine's own check"
 
 
@@ -49,6 +51,7 @@ class Gate:
     model: Callable[[Args], str | None] | None
     memory: Fit | None
     preflight: Preflight | None
+    bounds: Bounds | None = None
     tell: Callable[[str], None]
     _launched: list[tuple[Args, Mapping[str, Any]]] = field(default_factory=list)
     _to_check: list[Args] = field(default_factory=list)
@@ -59,7 +62,9 @@ class Gate:
         return next((exclusion for source in self._sources() if (exclusion := self._ask(source, args))), None)
 
     def ran(self, record: TrialRecord) -> None:
-        """Learn from a record: the configuration that it measured can be launched."""
+        """Learn from a record: what it measured can be launched; where it found no room, worse has none either."""
+        if self.bounds is not None:
+            self.bounds = self.bounds.learned(record)
         if not record.outcome.measured:
             return
         self._to_check.append(record.args)
@@ -68,7 +73,7 @@ class Gate:
             self.memory = self.memory.calibrated(self._launched)
 
     def _sources(self) -> tuple[Source, ...]:
-        return (Source.MODEL, Source.MEMORY, Source.PREFLIGHT)
+        return (Source.MODEL, Source.MEMORY, Source.BOUND, Source.PREFLIGHT)
 
     def _ask(self, source: Source, args: Args) -> Exclusion | None:
         match source:
@@ -76,6 +81,8 @@ class Gate:
                 return _refused(source, Outcome.BAD_CONFIG, self.model(args))
             case Source.MEMORY if self.memory is not None:
                 return _refused(source, Outcome.OOM_STARTUP, self.memory.too_large(args))
+            case Source.BOUND if self.bounds is not None:
+                return _refused(source, Outcome.OOM_STARTUP, self.bounds.excludes(args))
             case Source.PREFLIGHT if self.preflight is not None:
                 answer = self.preflight.ask(args)
                 return Exclusion(source=source, failure=answer.failure) if isinstance(answer, Refusal) else None
@@ -94,6 +101,8 @@ class Gate:
                 self.model = None
             case Source.MEMORY:
                 self.memory = None
+            case Source.BOUND:
+                self.bounds = None
             case Source.PREFLIGHT:
                 self.preflight = None
         self.tell(f"{source.value}: not used any more, as a configuration that runs would have been excluded: {why}")
@@ -109,6 +118,7 @@ def _refused(source: Source, outcome: Outcome, why: str | None) -> Exclusion | N
 _REMEDIES = {
     Source.MODEL: "add a rule to the search space, so that such candidates are not proposed",
     Source.MEMORY: "leave more memory, or take less: gpu_memory_utilization, max_model_len, tensor_parallel_size",
+    Source.BOUND: "leave more memory, or take less: gpu_memory_utilization, max_model_len, tensor_parallel_size",
 }
 
 
@@ -141,15 +151,16 @@ def make_gate(
 
     countable = shape is not None and (config is None or spec.simulated or plain_decoder(config))
     memory = Fit(shape=shape, gpu=gpu) if shape is not None and gpu is not None and countable else None
-    return Gate(model=rules, memory=memory, preflight=preflight, tell=tell)
+    bounds = Bounds(
+        versions={**host_versions(), **engine.versions()}, plain_decoder=config is None or plain_decoder(config)
+    )
+    return Gate(model=rules, memory=memory, bounds=bounds, preflight=preflight, tell=tell)
 
 
 def longest_request_tokens(objective: ObjectiveSpec) -> int | None:
-    """Return the longest prompt plus output that the workload can hold; None for a dataset."""
-    workload = objective.workload
-    if workload.dataset is not None or workload.input_tokens is None or workload.output_tokens is None:
-        return None
-    return longest(workload.input_tokens) + longest(workload.output_tokens)
+    """Return the longest prompt plus output that the workload can hold; None where only a file tells."""
+    longest = objective.workload.longest_tokens
+    return None if longest is None else sum(longest)
 
 
 def gpu_of_study(spec: StudySpec, engine: Engine) -> GpuSpec | None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import EnvironmentFault, InputError
-from autotune.records.spec import ParamValue, StudySpec
+from autotune.records.spec import Args, ParamValue, StudySpec
 from autotune.records.trial import Candidate, Outcome, TrialRecord
 from autotune.search.samplers import Sampler, make_sampler
 from autotune.search.told import Told, told
@@ -68,6 +68,11 @@ class Search:
     def exhausted(self) -> bool:
         """Whether so many proposals were refused that looking on is in vain."""
         return self.refused >= REFUSALS_PER_TRIAL * self._spec.budget.trials
+
+    def suggest(self, args: Args) -> None:
+        """Have `args` proposed next, as near as the space comes to them; what they leave open is the sampler's."""
+        with self._storage_faults():
+            self.study.enqueue_trial(dict(self._space.nearest(args)), skip_if_exists=True)
 
     def ask(self) -> Proposal | None:
         """Return the next proposal, or None when the sampler finds nothing that has not been launched yet."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from autotune.records.spec import StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import Outcome, TrialRecord
+from autotune.search.costs import study_cost
 from autotune.search.winner import gain, nearest, pick, reference_of
 from autotune.trial.run import utc_now
 
@@ -20,9 +21,10 @@ def summarise(
     reference = reference_of(records)
     closest = nearest(records) if best is None else None
     settled = best is not None and best.outcome is Outcome.OK
+    simulated = spec.simulated or any(record.simulated for record in records)
     return StudySummary(
         study=spec.name,
-        simulated=spec.simulated,
+        simulated=simulated,
         finished=finished,
         stop_reason=stop_reason,
         updated_utc=utc_now(),
@@ -32,7 +34,7 @@ def summarise(
         gain=gain(best, reference, spec.objective) if best else None,
         objective=best.objective if best else None,
         settled=settled,
-        confirmed=settled and not spec.simulated,
+        confirmed=settled and not simulated,
         quality="unchecked" if spec.quality == "unchecked" else "not_applicable",
         launched=sum(record.outcome is not Outcome.RULED_OUT for record in records),
         ruled_out=sum(record.outcome is Outcome.RULED_OUT for record in records),
@@ -41,6 +43,7 @@ def summarise(
         wall_s=wall_s,
         warnings=_warnings(best, reference),
         versions=records[-1].versions if records else {},
+        cost=study_cost(records, best, reference, spec.price),
     )
 
 

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from autotune import load, slo
 from autotune.engines.base import Server, VirtualServer
+from autotune.engines.telemetry import watching
 from autotune.errors import EnvironmentFault
-from autotune.records.spec import FixedLength, Length, ObjectiveSpec, StudySpec
-from autotune.records.trial import (
-    Capacity,
-    Failure,
-    Fault,
-    LevelPlan,
-    LevelRecord,
-    Outcome,
-    Phase,
-    RequestPlan,
-)
-
-CANARY_TIMEOUT_S = 180.0  # a first request may compile kernels; a longest request may queue for ever (vllm#39407)
-DEATH_WATCH_S = 6.0  # vLLM's API server outlives a killed worker by about 3 s
+from autotune.records.spec import StudySpec
+from autotune.records.trial import Capacity, Failure, LevelPlan, LevelRecord, Phase
+from autotune.trial.canary import canary, dialect_of
+from autotune.trial.capacity import Bench, find_capacity
+from autotune.trial.deaths import client_fault, death
+from autotune.trial.deciding import Deciding, ended
+from autotune.trial.draining import Drain
+from autotune.trial.plans import plan_of
+from autotune.trial.twin_of import twin_of
 
 OnPhase = Callable[[str], None]
+Watch = Callable[[load.Progress], str | None]
+"""Told some ten times a second how a level stands; a reason that it returns ends the level there."""
 _PHASE_WORDS = {
     load.LevelPhase.WARMUP: "warming up",
     load.LevelPhase.WINDOW: "measuring",
@@ -42,55 +41,142 @@ class Loaded:
     capacity: Capacity | None = None
 
 
-def load_server(spec: StudySpec, server: Server, on_phase: OnPhase) -> Loaded:
-    """Canary, then every level. Raises InputError when the workload can't be built."""
-    if failure := _canary(spec.objective, server, on_phase):
+def load_server(
+    spec: StudySpec,
+    server: Server,
+    on_phase: OnPhase,
+    watch: Watch | None = None,
+    *,
+    gpus: int = 1,
+    early: bool = True,
+) -> Loaded:
+    """Canary, then every level, or fewer if the verdict is settled before and `early` says so; `gpus` divides rates.
+    Raises InputError when the workload can't be built."""
+    try:
+        dialect = dialect_of(spec, server, on_phase)
+    except EnvironmentFault as fault:
+        return Loaded(failure=client_fault(fault, Phase.CANARY))
+    if failure := canary(spec, server, on_phase, dialect):
         return Loaded(failure=failure)
+    if spec.objective.load.capacity is not None:
+        return _searched(spec, server, on_phase, watch, dialect)
+    deciding = Deciding(
+        objective=spec.objective, gpus=gpus, startup_s=server.startup_s or None, price=spec.price, early=early
+    )
+    return _levels(spec, server, deciding, on_phase, watch, dialect=dialect)
+
+
+def _levels(
+    spec: StudySpec,
+    server: Server,
+    deciding: Deciding,
+    on_phase: OnPhase,
+    watch: Watch | None,
+    *,
+    dialect: load.Dialect | None,
+) -> Loaded:
+    """The levels of a load that is given, up to the first that failed or was ended early."""
     levels: list[LevelRecord] = []
+    failure: Failure | None = None
     begun = time.monotonic()
     for index in range(spec.objective.load.repeats):
-        plan = load.build_level(
-            spec.objective.workload,
-            spec.objective.load,
-            seed=level_seed(spec.seed, index),
-            vocab_size=server.vocab_size,
-            max_total_tokens=server.max_model_len,
-        )
+        plan = plan_of(spec, server, spec.objective.load, index)
         try:
-            level = _run_level(server, plan, spec.objective, on_phase)
+            level = _run_level(server, plan, deciding.stopper(plan, levels), on_phase, watch, dialect=dialect)
         except EnvironmentFault as fault:
-            return Loaded(levels=tuple(levels), load_s=time.monotonic() - begun, failure=_client_fault(fault))
-        levels.append(level)
-        if failure := _death(server, level):
-            return Loaded(levels=tuple(levels), load_s=time.monotonic() - begun, failure=failure)
-        if level.stopped:
+            failure = client_fault(fault, Phase.LOAD)
             break
-    return Loaded(levels=tuple(levels), load_s=time.monotonic() - begun)
+        levels.append(level)
+        failure = death(server, level)
+        if failure is not None or level.stopped:
+            break
+    return Loaded(levels=tuple(levels), load_s=time.monotonic() - begun, failure=failure)
 
 
-def _client_fault(fault: EnvironmentFault) -> Failure:
-    """The load client was killed or hung: the machine's doing, so the trial is tried again."""
-    return Failure(
-        outcome=Outcome.ENVIRONMENT,
-        fault=Fault.ENVIRONMENT,
-        phase=Phase.LOAD,
-        cause=fault.message,
-        remedy=fault.hint,
-    )
+class _Died(Exception):
+    """The server died under a level of a search."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
 
 
-def level_seed(study_seed: int, index: int) -> int:
-    """The seed of a level: another for each level of a launch, but the same for every candidate.
-
-    All are measured on one trace, so that a difference between two is not one of luck with the requests drawn.
-    """
-    return study_seed * 1_000 + index
+class _CalledOff(Exception):
+    """Whoever watches the levels wants no more of them."""
 
 
-def _run_level(server: Server, plan: LevelPlan, objective: ObjectiveSpec, on_phase: OnPhase) -> LevelRecord:
+def _searched(
+    spec: StudySpec, server: Server, on_phase: OnPhase, watch: Watch | None, dialect: load.Dialect | None
+) -> Loaded:
+    """Levels wherever the search for the capacity puts them; only overload ends one early, and `watch` the search."""
+    levels: list[LevelRecord] = []
+    reasons: list[str] = []
+    begun = time.monotonic()
+    deciding = Deciding(objective=spec.objective, early=False)
+
+    def heard(progress: load.Progress) -> str | None:
+        reason = None if watch is None else watch(progress)
+        reasons.extend([reason] if reason else [])
+        return reason
+
+    def run(plan: LevelPlan, kept: list[LevelRecord] = levels) -> LevelRecord:
+        level = _run_level(server, plan, deciding.stopper(plan), on_phase, heard, dialect=dialect)
+        kept.append(level)
+        if failure := death(server, level):
+            raise _Died(failure)
+        if reasons:
+            raise _CalledOff
+        return level
+
+    found = failure = None
+    try:
+        found = find_capacity(
+            spec.objective,
+            Bench(plan=partial(plan_of, spec, server), run=run, run_aside=partial(run, kept=[]), settle=Drain(server)),
+            twin=twin_of(spec, server),
+            on_phase=on_phase,
+        )
+    except _Died as died:
+        failure = died.failure
+    except _CalledOff:
+        pass
+    except EnvironmentFault as fault:
+        failure = client_fault(fault, Phase.LOAD)
+    capacity = None if found is None else found.capacity
+    return Loaded(levels=tuple(levels), load_s=time.monotonic() - begun, failure=failure, capacity=capacity)
+
+
+def _run_level(
+    server: Server,
+    plan: LevelPlan,
+    stopper: slo.Stopper,
+    on_phase: OnPhase,
+    watch: Watch | None,
+    *,
+    dialect: load.Dialect | None,
+) -> LevelRecord:
     if isinstance(server, VirtualServer):
         on_phase("simulating")
-        return server.run_level(plan)
+        return ended(server.run_level(plan), plan)
+    with watching(server) as telemetry:
+
+        def marking(progress: load.Progress) -> str | None:
+            telemetry.mark(progress.elapsed_s)
+            return None if watch is None else watch(progress)
+
+        level = _run_watched(server, plan, stopper, on_phase, marking, dialect=dialect)
+    return replace(ended(level, plan, stopper), telemetry=telemetry.telemetry())
+
+
+def _run_watched(
+    server: Server,
+    plan: LevelPlan,
+    stopper: slo.Stopper,
+    on_phase: OnPhase,
+    watch: Watch,
+    *,
+    dialect: load.Dialect | None,
+) -> LevelRecord:
     shown: load.LevelPhase | None = None
 
     def show(progress: load.Progress) -> None:
@@ -99,64 +185,14 @@ def _run_level(server: Server, plan: LevelPlan, objective: ObjectiveSpec, on_pha
             shown = progress.phase
             on_phase(_PHASE_WORDS[shown])
 
-    planned = round(plan.offered_rps * plan.duration_s) if plan.offered_rps else None
-    guard = slo.overload_guard(objective, planned)
-    return load.run_level(server.endpoint, plan, on_progress=show, should_stop=guard, on_record=guard.record)
+    def should_stop(progress: load.Progress) -> str | None:
+        return watch(progress) or stopper(progress)
 
-
-def _canary(objective: ObjectiveSpec, server: Server, on_phase: OnPhase) -> Failure | None:
-    """Send one longest request alone: servers that die on the first request, or hold one that can't fit for ever, are
-    common."""
-    if isinstance(server, VirtualServer) or objective.workload.dataset is not None:
-        return None
-    on_phase("canary")
-    request = longest_request(objective)
-    answer = load.probe(server.endpoint, request, timeout_s=CANARY_TIMEOUT_S)
-    if answer.error is None:
-        return None
-    if failure := _wait_for_death(server, Phase.CANARY):
-        return failure
-    return Failure(
-        outcome=Outcome.BAD_CONFIG,
-        fault=Fault.CANDIDATE,
-        phase=Phase.CANARY,
-        cause=f"one request of {request.prompt_tokens} + {request.output_tokens} tokens failed: {answer.error}",
-        remedy="the engine runs but can't serve the workload's longest request: see engine.log",
+    return load.run_level(
+        server.endpoint,
+        plan,
+        on_progress=show,
+        should_stop=should_stop,
+        on_record=stopper.record,
+        dialect=dialect,
     )
-
-
-def longest_request(objective: ObjectiveSpec) -> RequestPlan:
-    """The longest request that a synthetic workload can hold, with prompt ids that any vocabulary has."""
-    workload = objective.workload
-    prompt_tokens, output_tokens = longest(workload.input_tokens), longest(workload.output_tokens)
-    return RequestPlan(
-        index=0,
-        at_s=None,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        prompt_ids=tuple(200 + index % 1_000 for index in range(prompt_tokens)),
-    )
-
-
-def longest(length: Length | None) -> int:
-    """The longest that a length can be, in tokens; 1 where none is given."""
-    if length is None:
-        return 1
-    return length.tokens if isinstance(length, FixedLength) else length.high
-
-
-def _death(server: Server, level: LevelRecord) -> Failure | None:
-    """Return why the server died under load, None when it lives. An engine may die after its last answer, so a level
-    with errors is watched for as long as vLLM takes to exit."""
-    if any(request.error not in (None, "cut") for request in level.requests):
-        return _wait_for_death(server, Phase.LOAD)
-    return server.failure(Phase.LOAD)
-
-
-def _wait_for_death(server: Server, phase: Phase) -> Failure | None:
-    deadline = time.monotonic() + DEATH_WATCH_S
-    while time.monotonic() < deadline:
-        if failure := server.failure(phase):
-            return failure
-        time.sleep(0.1)
-    return None

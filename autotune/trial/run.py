@@ -12,13 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from autotune.engines.base import Engine, LaunchError
+from autotune.engines import gpu_memory
+from autotune.engines.base import Engine, LaunchError, SaysWhatItIs
+from autotune.engines.secrets import secrets_of
+from autotune.engines.telemetry import OnGpus
 from autotune.errors import AutotuneError
 from autotune.records.spec import Args, StudySpec
 from autotune.records.trial import Candidate, Failure, Fault, Outcome, Phase, TrialRecord
+from autotune.trial.explaining import explained
 from autotune.trial.judging import judged
 from autotune.trial.loading import OnPhase, load_server
-from autotune.trial.store import RunDirectory
+from autotune.trial.overload import lower_the_load
+from autotune.trial.store import RunDirectory, without
 
 LOG_TAIL_LINES = 40
 
@@ -59,13 +64,27 @@ def run_trial(setting: TrialSetting, candidate: Candidate, number: int, on_phase
             argv=error.argv,
             log_tail=error.log_tail,
             cleanup=error.cleanup,
+            others_bytes=error.others_bytes,
         )
     except AutotuneError:
         raise
     except Exception:  # noqa: BLE001 - the trial boundary: our own fault must not end a study, nor teach anything
         remedy = "this is a fault of autotune: please report it with the trial's folder"
         record = _failed(record, Outcome.UNKNOWN, traceback.format_exc(), remedy)
-    return replace(record, wall_s=time.monotonic() - begun)
+    if record.failure is None or record.failure.fault is not Fault.SETUP:
+        record = _memory_is_back(record)
+    return without(replace(record, wall_s=time.monotonic() - begun), _secrets(setting.spec))
+
+
+def _secrets(spec: StudySpec) -> tuple[str, ...]:
+    key = {} if spec.engine.api_key_env is None else {"key": f"${{{spec.engine.api_key_env}}}"}
+    return secrets_of({**spec.engine.env, **key})
+
+
+def _memory_is_back(record: TrialRecord) -> TrialRecord:
+    """Return the record as it is, or as a failure of the environment: the next trial would start with less memory."""
+    failure = gpu_memory.kept(record.cleanup)
+    return record if failure is None else replace(record, outcome=failure.outcome, failure=failure)
 
 
 def _failed(record: TrialRecord, outcome: Outcome, cause: str, remedy: str) -> TrialRecord:
@@ -86,6 +105,7 @@ def blank_record(setting: TrialSetting, candidate: Candidate, number: int) -> Tr
         fingerprint=candidate.fingerprint,
         model=spec.model,
         outcome=Outcome.UNKNOWN,
+        gpus=setting.gpu_count,
         started_utc=utc_now(),
         seed=spec.seed,
         versions=setting.versions,
@@ -103,8 +123,15 @@ def _launch_and_measure(
 ) -> TrialRecord:
     directory = setting.run.make_trial_directory(record.number)
     with setting.engine.launch(candidate, trial_dir=directory, gpus=setting.gpus, on_phase=on_phase) as server:
-        record = replace(record, argv=tuple(server.argv), startup_s=server.startup_s)
-        loaded = load_server(setting.spec, server, on_phase)
+        others_bytes = server.others_bytes if isinstance(server, OnGpus) else {}
+        record = replace(
+            record,
+            simulated=record.simulated or (isinstance(server, SaysWhatItIs) and server.simulated),
+            argv=tuple(server.argv),
+            startup_s=server.startup_s or None,
+            others_bytes=others_bytes,
+        )
+        loaded = load_server(setting.spec, server, on_phase, gpus=setting.gpu_count)
         record = replace(
             record,
             load_s=loaded.load_s,
@@ -114,8 +141,10 @@ def _launch_and_measure(
             log_tail=tuple(server.log_tail(LOG_TAIL_LINES)),
         )
         on_phase("stopping")
-    setting.run.write_requests(record.number, loaded.levels)
+    setting.run.write_requests(record.number, loaded.levels, _secrets(setting.spec))
     record = replace(record, cleanup=server.cleanup)
     if loaded.failure:
         return replace(record, outcome=loaded.failure.outcome, failure=loaded.failure)
-    return judged(record, setting.spec.objective, loaded.levels, setting.gpu_count)
+    objective = setting.spec.objective
+    record = judged(record, objective, loaded.levels, setting.gpu_count, setting.spec.price)
+    return explained(lower_the_load(record, objective, loaded.levels), setting.spec)

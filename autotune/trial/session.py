@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from autotune import study
 from autotune.errors import InputError
+from autotune.records.metrics import PRICED
 from autotune.records.spec import StudySpec
 from autotune.records.trial import TrialRecord
 from autotune.trial.store import RunDirectory, write_atomically, writing
@@ -40,18 +41,27 @@ def open_run(spec: StudySpec, run: RunDirectory, *, resume: bool) -> list[TrialR
     if changed := _differing(run.spec(), spec):
         raise InputError(
             f"the study changed since it was started: {', '.join(changed)}",
-            "only budget, sampler and storage may change; put the old values back or give this study another name",
+            "only budget, sampler, storage and, unless trials are judged by it, price may change; put the old values "
+            "back or give this study another name",
         )
     run.write_spec(spec)
     return run.trials()
 
 
+def launched_before(records: Sequence[TrialRecord], versions: Mapping[str, str | None]) -> bool:
+    """Whether an engine of these `versions` started here before: its files are cached, what it compiles is kept."""
+    return any(record.startup_s is not None and dict(record.versions) == dict(versions) for record in records)
+
+
 def _differing(old: StudySpec, new: StudySpec) -> list[str]:
-    """The fields that differ and make trials incomparable. Compared as JSON, as the old one was read back from it."""
+    """The fields that differ and make trials incomparable. Compared as JSON, as the old one was read back from it. A
+    price does so where trials were judged by it."""
+    judged_by = (new.objective.metric, *(slo.metric for slo in new.objective.slos))
+    free = ("budget", "sampler", "storage", *(() if set(judged_by) & set(PRICED) else ("price",)))
     return [
         spec_field.name
         for spec_field in fields(StudySpec)
-        if spec_field.name not in ("budget", "sampler", "storage")
+        if spec_field.name not in free
         and _plain(getattr(old, spec_field.name)) != _plain(getattr(new, spec_field.name))
     ]
 

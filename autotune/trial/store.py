@@ -15,7 +15,7 @@ import gzip
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,27 @@ def to_json(record: object) -> bytes:
     """Return a record (any dataclass of `records`) as indented JSON; NaN and infinity become null."""
     data: bytes = _adapter(type(record)).dump_json(record, indent=2)
     return data + b"\n"
+
+
+def without(record: T, secrets: Sequence[str]) -> T:
+    """Return a record in which none of `secrets` stands anywhere: an engine may say what it knows in any message."""
+    adapter = _adapter(type(record))
+    text = adapter.dump_json(record)
+    if not any(json.dumps(secret, ensure_ascii=False)[1:-1].encode() in text for secret in secrets):
+        return record
+    redacted: T = adapter.validate_json(json.dumps(_hidden(json.loads(text), secrets)))
+    return redacted
+
+
+def _hidden(value: Any, secrets: Sequence[str]) -> Any:  # noqa: ANN401 - JSON
+    """JSON without secrets in its texts; a name of a field may well spell like one."""
+    if isinstance(value, str):
+        for secret in secrets:
+            value = value.replace(secret, "<redacted>")
+        return value
+    if isinstance(value, dict):
+        return {name: _hidden(inner, secrets) for name, inner in value.items()}
+    return [_hidden(inner, secrets) for inner in value] if isinstance(value, list) else value
 
 
 def _read(path: Path, kind: type[T]) -> T:
@@ -167,11 +188,12 @@ class RunDirectory:
         """Return every finished trial in order of number."""
         return [_read(path, TrialRecord) for path in sorted(self.path.glob("trials/*/trial.json"))]
 
-    def write_requests(self, number: int, levels: Iterable[LevelRecord]) -> None:
-        """Keep every request of a trial, one JSON line each, with the index of its level."""
+    def write_requests(self, number: int, levels: Iterable[LevelRecord], secrets: Sequence[str] = ()) -> None:
+        """Keep every request of a trial, one JSON line each, with the index of its level; without `secrets`, which an
+        engine may put into its errors."""
         adapter = _adapter(RequestRecord)
         lines = (
-            json.dumps({"level": index}).encode()[:-1] + b", " + adapter.dump_json(request)[1:]
+            json.dumps({"level": index}).encode()[:-1] + b", " + adapter.dump_json(without(request, secrets))[1:]
             for index, level in enumerate(levels)
             for request in level.requests
         )

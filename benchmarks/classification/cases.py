@@ -48,7 +48,12 @@ def action_of(failure: Failure) -> str:
         return "learn"
     if failure.outcome is Outcome.UNKNOWN:
         return "unknown"
-    return {Fault.SETUP: "abort", Fault.ENVIRONMENT: "retry", Fault.CANDIDATE: "unknown"}[failure.fault]
+    return {
+        Fault.SETUP: "abort",
+        Fault.ENVIRONMENT: "retry",
+        Fault.CANDIDATE: "unknown",
+        Fault.LOAD: "lower_load",
+    }[failure.fault]
 
 
 def is_false_lesson(case: Case) -> bool:

@@ -1,0 +1,44 @@
+"""What a study cost, from its records, and after how much traffic its gain has paid that back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autotune import cost
+from autotune.records.spec import PriceSpec
+from autotune.records.summary import StudyCost
+from autotune.records.trial import Estimate, TrialRecord
+from autotune.trial.figures import figure_of
+
+PER_TOKEN = "usd_per_million_output_tok"
+SECONDS_PER_HOUR = 3600.0
+
+
+def study_cost(
+    records: Sequence[TrialRecord], best: TrialRecord | None, reference: TrialRecord | None, price: PriceSpec | None
+) -> StudyCost | None:
+    """Return what the launches occupied and what that costs; None without a price by the hour."""
+    if price is None or price.hourly_usd(1) is None:
+        return None
+    by_gpu = price.usd_per_gpu_hour is not None
+    hours = sum(occupied_s(record) * (record.gpus or 1 if by_gpu else 1) for record in records) / SECONDS_PER_HOUR
+    usd = hours * (price.hourly_usd(1) or 0.0)
+    return StudyCost(hours=hours, usd=usd, payback_tok=_payback(usd, best, reference, price))
+
+
+def occupied_s(record: TrialRecord) -> float:
+    """Return how long a launch held its machine: its wall time, or a simulation's own clock, which runs ahead of it."""
+    return max(record.wall_s, (record.startup_s or 0.0) + sum(level.duration_s for level in record.measurements))
+
+
+def _payback(usd: float, best: TrialRecord | None, reference: TrialRecord | None, price: PriceSpec) -> float | None:
+    if best is None or reference is None or best is reference:
+        return None
+    before, after = (figure_of(record, PER_TOKEN, price) for record in (reference, best))
+    if before is None or after is None or not _clearly_lower(after, before):
+        return None
+    return cost.payback_tok(usd, before.value, after.value)
+
+
+def _clearly_lower(one: Estimate, other: Estimate) -> bool:
+    return one.high is not None and other.low is not None and one.high < other.low
