@@ -1,0 +1,1 @@
+"""Our load client against `vllm bench serve` on a real vLLM."""
