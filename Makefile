@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: setup check format test vllm-env vllm-study test-vllm quickstart bench-simulator bench-classification
+.PHONY: setup check format test vllm-env vllm-study test-podman test-vllm test-vllm-full soak quickstart bench-simulator bench-classification bench-agreement bench-load bench-capacity
 
 setup: .venv/.installed  ## the tuner and its tools in .venv
 
@@ -25,7 +25,7 @@ format: setup  ## put the code into its form
 	$(BIN)/ruff check --fix .
 
 test: setup  ## every test that needs no engine installed
-	$(BIN)/pytest -m "not vllm and not gpu"
+	$(BIN)/pytest -m "not vllm and not vllm_full and not gpu and not podman"
 
 quickstart: setup  ## a study on a simulated H100, in under a minute
 	$(BIN)/autotune study studies/quickstart.yaml $(if $(wildcard runs/quickstart),--resume)
@@ -36,8 +36,18 @@ vllm-env:  ## a real vLLM for the CPU and a tiny model, in an environment of its
 vllm-study: setup vllm-env  ## eight trials on that vLLM, under 15 minutes on 2 cores
 	$(BIN)/autotune study studies/vllm-cpu.yaml $(if $(wildcard runs/vllm-cpu),--resume)
 
+test-podman: setup  ## the tests with real containers; installs podman where it may
+	bash scripts/podman_image.sh
+	$(BIN)/pytest -m podman
+
 test-vllm: setup vllm-env  ## the tests that launch it
 	$(BIN)/pytest -m vllm
+
+test-vllm-full: setup vllm-env  ## and the rest of the faults on it: about fifteen minutes on 2 cores
+	$(BIN)/pytest -m "vllm or vllm_full"
+
+soak: setup  ## 200 trials with random faults and kills of the tuner; goes on where it stopped, or anew after rm -r runs/soak
+	$(BIN)/python -m benchmarks.soak
 
 bench-simulator: setup  ## the simulator against published measurements, and its ranking of a real vLLM
 	$(BIN)/python -m benchmarks.simulator
@@ -45,3 +55,12 @@ bench-simulator: setup  ## the simulator against published measurements, and its
 
 bench-classification: setup  ## the rules for failures of vLLM against labelled ones
 	$(BIN)/python -m benchmarks.classification
+
+bench-agreement: setup vllm-env  ## our throughput and TPOT against `vllm bench serve` on a real vLLM, 10 pairs
+	$(BIN)/python -m benchmarks.agreement
+
+bench-load: setup  ## the load client's clock against a server that knows, and others' beside it
+	$(BIN)/python -m benchmarks.load $(if $(wildcard .venv-vllm/bin/vllm),--vllm-bench .venv-vllm/bin/vllm)
+
+bench-capacity: setup  ## searches of a capacity on engines whose capacity is known
+	$(BIN)/python -m benchmarks.capacity

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -85,6 +87,81 @@ def check(
         raise typer.Exit(report.exit_code)
 
 
+@app.command()
+def bench(
+    url: Annotated[str, typer.Argument(metavar="URL", help="A running OpenAI-compatible server: http://host:port.")],
+    *,
+    objective: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="What it is judged by; default: chat.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(metavar="R", help="Poisson arrivals, R requests a second.")] = None,
+    concurrency: Annotated[int | None, typer.Option(metavar="C", help="A closed loop of C clients.")] = None,
+    capacity: Annotated[bool, typer.Option("--capacity", help="Search the highest load that meets the SLOs.")] = False,
+    model: Annotated[str | None, typer.Option(help="Which of the server's models; default: its only one.")] = None,
+    duration: Annotated[float | None, typer.Option(metavar="S", help="Seconds that a level measures.")] = None,
+    warmup: Annotated[float | None, typer.Option(metavar="S", help="Seconds before that, not measured.")] = None,
+    repeats: Annotated[int | None, typer.Option(metavar="N", help="Levels, each with requests of its own.")] = None,
+    aa: Annotated[int | None, typer.Option(metavar="N", help="N equal levels: how far they differ by noise.")] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs of the server: divides per-GPU figures.")] = 1,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of the prompts; default: a new one, so that no cache knows them.")
+    ] = None,
+    api_key_env: Annotated[str | None, typer.Option(metavar="NAME", help="Variable that holds the API key.")] = None,
+    cross_check: Annotated[
+        str | None, typer.Option(metavar="vllm-bench|aiperf", help="Measure the same level with that tool too.")
+    ] = None,
+    cross_check_command: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="What starts that tool; default: found on PATH.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every request: FILE.jsonl or FILE.parquet.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write bench.json and requests.jsonl there.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Measure a server that is running, and judge it by an objective."""
+    from autotune.bench import Load, Options, bench_url
+
+    options = Options(
+        url=url,
+        objective=objective,
+        load=Load(
+            rate_rps=rate,
+            concurrency=concurrency,
+            capacity=capacity,
+            duration_s=duration,
+            warmup_s=warmup,
+            repeats=repeats,
+            aa=aa,
+        ),
+        model=model,
+        gpus=gpus,
+        seed=seed,
+        api_key_env=api_key_env,
+        cross_check=cross_check,
+        cross_check_command=cross_check_command,
+        export=export,
+        output=output,
+    )
+    code = bench_url(options, as_json=as_json)
+    if code is not ExitCode.OK:
+        raise typer.Exit(code)
+
+
+@app.command()
+def prepare(file: StudyFile) -> None:
+    """Fetch a study's model and image, so that its trials need no network; a token is taken from the environment."""
+    from autotune.engines.prepare import prepare
+    from autotune.pipeline import read_study
+
+    prepared = prepare(read_study(file), lambda text: typer.echo(text, err=True))
+    for line in prepared.lines:
+        typer.echo(line)
+    typer.echo(f"trials will run {'offline' if prepared.offline else 'as HF_HUB_OFFLINE or the arguments say'}")
+
+
 @app.command(name="show")
 def show_command(run: Run, as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False) -> None:
     """Say what a run has found so far."""
@@ -95,6 +172,27 @@ def show_command(run: Run, as_json: Annotated[bool, typer.Option("--json", help=
         show_json(RunDirectory(run))
     else:
         show(RunDirectory(run))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Two or more folders of runs.")],
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="seed|model|gpus", help="Let this differ; may be given repeatedly.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
+) -> None:
+    """Say which of several runs found the better configuration, and what is inside the noise."""
+    from rich.console import Console
+
+    from autotune.compare import compare_runs, render
+    from autotune.trial.store import to_json
+
+    comparison = compare_runs(runs, allow or ())
+    if as_json:
+        typer.echo(to_json(comparison), nl=False)
+    else:
+        Console().print(render(comparison))
 
 
 @app.command()
@@ -178,10 +276,19 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # `±` and `★` are worth no traceback where the locale lacks them
             stream.reconfigure(errors="replace")
     try:
-        app(standalone_mode=True)
+        try:
+            app(standalone_mode=True)
+        finally:
+            sys.stdout.flush()
     except AutotuneError as error:
         typer.echo(f"autotune: {error}", err=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush would fail again
+        typer.echo(f"autotune: {error.filename or 'the output'} can't be written: {error.strerror}", err=True)
+        sys.exit(ExitCode.ENVIRONMENT)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,14 @@ from itertools import count
 from pathlib import Path
 from typing import Protocol
 
-from autotune import space, study
+from autotune import load, space, study
 from autotune.deploy import write_best
-from autotune.engines.base import Engine, engine_for
-from autotune.engines.hardware import host_versions, visible_gpus
+from autotune.engines.base import Engine, Suggests, engine_for
+from autotune.engines.hardware import Gpu, host_versions, visible_gpus
+from autotune.engines.hub import model_versions
 from autotune.errors import EnvironmentFault, InputError, Problem
 from autotune.interrupts import Interrupts
-from autotune.records.spec import Args, EngineKind, StudySpec
+from autotune.records.spec import Args, EngineKind, ObjectiveSpec, StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import (
     Candidate,
@@ -35,8 +36,9 @@ from autotune.search.gate import Exclusion, Gate, Source, make_gate
 from autotune.search.study import Proposal, Search
 from autotune.search.summary import summarise
 from autotune.slo import unsettled
+from autotune.trial.gpu_locks import gpus_held
 from autotune.trial.run import TrialSetting, blank_record, run_trial
-from autotune.trial.session import locked, open_run
+from autotune.trial.session import launched_before, locked, open_run
 from autotune.trial.store import RunDirectory
 
 HOPELESS_LAUNCHES = 3  # so many unexplained failures and nothing else: the rest of the budget would go the same way
@@ -58,7 +60,8 @@ class View(Protocol):
 
 def read_study(path: Path) -> StudySpec:
     """Return the study in `path`, checked by every stage. Raises StudyFileError with all its problems."""
-    return study.load_study(path, checks=(space.space_problems, _engine_problems), read_incumbent=_read_incumbent)
+    checks = (space.space_problems, load.workload_problems, _engine_problems)
+    return study.load_study(path, checks=checks, read_incumbent=_read_incumbent)
 
 
 def _engine_problems(spec: StudySpec) -> Iterable[Problem]:
@@ -66,6 +69,10 @@ def _engine_problems(spec: StudySpec) -> Iterable[Problem]:
 
 
 def _read_incumbent(kind: EngineKind, text: str) -> Args:
+    if kind is EngineKind.TENSORRT_LLM:
+        from autotune.engines.tensorrt_llm.incumbent import read_incumbent as read_options  # noqa: PLC0415
+
+        return read_options(text)
     if kind not in (EngineKind.VLLM, EngineKind.SIMULATED):
         raise InputError(f"an incumbent of engine {kind.value} can't be read yet", "leave `incumbent` out")
     from autotune.engines.vllm.incumbent import read_incumbent  # noqa: PLC0415 - only the engine asked for is loaded
@@ -77,11 +84,12 @@ def run_study(spec: StudySpec, engine: Engine, run: RunDirectory, view: View, *,
     """Run the study until its budget is spent, and return what it comes to; `best/` is written when something did.
 
     Raises InputError when the run exists and `resume` is not set (or the other way round, or the study changed),
-    EnvironmentFault when the user's set-up or the machine keeps trials from running, KeyboardInterrupt on Ctrl-C after
-    the engine was stopped; finished trials are kept in each case.
+    EnvironmentFault when another study holds a GPU, or the user's set-up or the machine keeps trials from running,
+    KeyboardInterrupt on Ctrl-C after the engine was stopped; finished trials are kept in each case.
     """
     interrupts = Interrupts()
-    with locked(run), interrupts.heeded():
+    held = gpus_held(_gpus_to_hold(spec), spec.name, spec.hardware.when_busy, tell=view.message)
+    with locked(run), interrupts.heeded(), held:
         records = open_run(spec, run, resume=resume)
         running = _Study(spec=spec, engine=engine, run=run, view=view, records=records, interrupts=interrupts)
         try:
@@ -109,6 +117,7 @@ class _Study:
     interrupts: Interrupts
     begun_s: float = field(default_factory=time.monotonic)
     spent_before_s: float = field(init=False)
+    warm: bool = False
 
     def __post_init__(self) -> None:
         self.spent_before_s = sum(record.wall_s for record in self.records)
@@ -121,6 +130,7 @@ class _Study:
     def search(self) -> str:
         """Launch the reference, then what the sampler proposes; return why the search ended."""
         setting = self._setting()
+        self.warm = launched_before(self.records, setting.versions)
         candidates = space.build_space(self.spec, gpus=max(1, len(setting.gpus)))
         for note in candidates.notes:
             self.view.message(note)
@@ -132,6 +142,7 @@ class _Study:
             for record in self.records:
                 gate.ran(record)
             self._measure_reference(setting, search, gate, candidates)
+            self._suggest(setting, search)
             return self._search(setting, search, gate)
 
     def _measure_reference(self, setting: TrialSetting, search: Search, gate: Gate, candidates: space.Space) -> None:
@@ -150,6 +161,13 @@ class _Study:
             if record is None or not record.outcome.teaches_infeasible:
                 return
 
+    def _suggest(self, setting: TrialSetting, search: Search) -> None:
+        """Have what the engine suggests proposed first; a study that goes on has tried it."""
+        if any(record.role is Role.SEARCH for record in self.records) or not isinstance(self.engine, Suggests):
+            return
+        for args in self.engine.suggestions(setting.gpus):
+            search.suggest({**self.engine.defaults(), **args})
+
     def _search(self, setting: TrialSetting, search: Search, gate: Gate) -> str:
         while (end := self._end(search)) is None:
             with self.interrupts.held():
@@ -161,7 +179,8 @@ class _Study:
 
     def _setting(self) -> TrialSetting:
         gpus = gpus_of(self.spec)
-        versions = {**host_versions(), **self.engine.versions()}
+        model = model_versions(self.spec.model, self.spec.engine.args, self.spec.engine.env)
+        versions = {**host_versions(), **self.engine.versions(), **model}
         known = self.engine.defaults()
         tuned = {p.name: known[p.name] for p in self.spec.search_space.parameters if p.name in known}
         return TrialSetting(
@@ -181,6 +200,8 @@ class _Study:
             )
         if len(launched) >= self.spec.budget.trials:
             return "budget spent"
+        if launched and not self.spec.search_space.parameters:
+            return "nothing is searched: it was measured as it is"
         if self.spec.budget.hours and self.spent_s > self.spec.budget.hours * 3600:
             return f"budget of {self.spec.budget.hours:g} hours spent"
         if search.exhausted:
@@ -201,11 +222,12 @@ class _Study:
         """Run a trial; what the environment spoilt is tried again, what the user's set-up spoils ends the study."""
         for attempt in count():
             record = run_trial(setting, candidate, number, lambda text: self.view.phase(number, candidate, text))
+            record = self._start_labelled(record)
             failure = record.failure
-            if record.outcome is Outcome.CLIENT_LIMITED and attempt == 0:
-                self.view.message(f"trial {number} is tried again: the load client could not keep up")
+            if why := _why_again(record, self.spec.objective, first=attempt == 0):
+                self.view.message(f"trial {number} is tried again: {why}")
                 continue
-            if failure is None or failure.fault is Fault.CANDIDATE:
+            if failure is None or failure.fault in (Fault.CANDIDATE, Fault.LOAD):
                 return record
             if failure.fault is Fault.SETUP:
                 raise EnvironmentFault(f"the engine can't run: {failure.cause}", self._advice(failure, number))
@@ -216,6 +238,13 @@ class _Study:
                 )
             self.view.message(f"trial {number}, attempt {attempt + 1}: {failure.cause.strip().splitlines()[-1]}")
         raise AssertionError  # unreachable: count() has no end
+
+    def _start_labelled(self, record: TrialRecord) -> TrialRecord:
+        """Say whether the start-up found what an earlier one had left in caches; nothing of one that did not end."""
+        if record.startup_s is None:
+            return record
+        kind, self.warm = "warm" if self.warm else "cold", True
+        return replace(record, startup_kind=kind)
 
     def _advice(self, failure: Failure, number: int) -> str:
         log = self.run.trial_directory(number) / "engine.log"
@@ -244,11 +273,32 @@ class _Study:
         return summary
 
 
+def _why_again(record: TrialRecord, objective: ObjectiveSpec, *, first: bool) -> str | None:
+    """Why a trial is launched once more, None when it counts: the client was slow, or an engine that had served ended
+    without a word; or start-ups are judged, and this one was cold, as no later one of the run will be."""
+    failure = record.failure
+    served = failure is not None and failure.phase is not Phase.LAUNCH
+    if first and (record.outcome is Outcome.CLIENT_LIMITED or (record.outcome is Outcome.UNKNOWN and served)):
+        return failure.cause.strip().splitlines()[-1] if failure else "the client was slow"
+    judged_by = {objective.metric, *(slo.metric for slo in objective.slos)}
+    if record.outcome.measured and record.startup_kind == "cold" and "startup_s" in judged_by:
+        return "start-ups are judged, and this one was cold"
+    return None
+
+
 def gpus_of(spec: StudySpec) -> tuple[str, ...]:
-    """Return the GPUs that the engine is given; a simulated one has as many as the study says, or one."""
+    """Return the GPUs that the engine is given; a simulated one and an endpoint have as many as the study says."""
     if spec.simulated:
         return tuple(str(gpu) for gpu in spec.hardware.gpus or (0,))
+    if spec.engine.kind is EngineKind.ENDPOINT:  # this machine's are not its own
+        return tuple(str(gpu) for gpu in spec.hardware.gpus or ())
     return tuple(gpu.id for gpu in visible_gpus(spec.hardware.gpus))
+
+
+def _gpus_to_hold(spec: StudySpec) -> tuple[Gpu, ...]:
+    """The GPUs that no other study may use meanwhile: none where nothing is launched on this machine's."""
+    here = spec.engine.kind is not EngineKind.ENDPOINT and not spec.simulated
+    return visible_gpus(spec.hardware.gpus) if here else ()
 
 
 def _exclusion(gate: Gate, proposal: Proposal) -> Exclusion | None:

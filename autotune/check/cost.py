@@ -9,7 +9,7 @@ from autotune.models.config import RefusedConfig, from_vllm_args
 from autotune.models.memory import plan_memory
 from autotune.models.shapes import shape_of
 from autotune.models.startup import startup_time
-from autotune.records.spec import Args, StudySpec
+from autotune.records.spec import Args, EngineKind, LoadSpec, StudySpec
 from autotune.search.gate import VLLM_ARGUMENTS, gpu_of_study
 
 ASSUMED_STARTUP_S = 90.0  # where model or GPU are unknown: small models take 30 s, large ones minutes
@@ -33,8 +33,8 @@ def cost_of(spec: StudySpec, args: Args, engine: Engine) -> Cost:
     """Return what the study costs when every launch starts like `args` does, the reference's arguments."""
     known = _startups(spec, args, engine)
     first, later = known or (ASSUMED_STARTUP_S, ASSUMED_STARTUP_S)
-    load, trials = spec.objective.load, spec.budget.trials
-    load_s = load.repeats * (load.warmup_s + load.duration_s) + AROUND_S
+    trials = spec.budget.trials
+    load_s = _load_s(spec.objective.load) + AROUND_S
     return Cost(
         trials=trials,
         first_startup_s=first,
@@ -46,8 +46,17 @@ def cost_of(spec: StudySpec, args: Args, engine: Engine) -> Cost:
     )
 
 
+def _load_s(load: LoadSpec) -> float:
+    """Seconds under load of a launch, at most: levels may be settled before, a trace may be shorter."""
+    if load.capacity is not None:
+        return load.capacity.load_s
+    return load.repeats * (load.warmup_s + load.duration_s)
+
+
 def _startups(spec: StudySpec, args: Args, engine: Engine) -> tuple[float, float] | None:
     """Seconds of a cold launch, and of one with the weights in memory; most candidates compile anew."""
+    if spec.engine.kind is EngineKind.ENDPOINT:
+        return 0.0, 0.0  # it runs already
     if spec.engine.kind not in VLLM_ARGUMENTS:
         return None
     shape, gpu = shape_of(spec.model), gpu_of_study(spec, engine)

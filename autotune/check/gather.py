@@ -17,6 +17,7 @@ from autotune.check.cost import Cost, cost_of
 from autotune.engines.base import Engine, Preflight, Refusal, Resolved
 from autotune.engines.hardware import host_versions
 from autotune.errors import ExitCode
+from autotune.load import first_plan
 from autotune.pipeline import gpus_of
 from autotune.records.spec import Args, Choice, Domain, StudySpec
 from autotune.records.trial import Failure, Fault
@@ -108,7 +109,7 @@ def check_study(spec: StudySpec, engine: Engine, *, sampled: int = SAMPLED) -> R
     """Return what running `spec` would mean. Raises InputError when its space holds no candidate."""
     gpus = gpus_of(spec)
     candidates = space.build_space(spec, gpus=max(1, len(gpus)))
-    warnings = [*unsettled(spec.objective), *machine_doubts(spec)]
+    warnings = [*unsettled(spec.objective), *first_plan(spec).notes, *machine_doubts(spec)]
     with engine.preflight(gpus=gpus, tell=warnings.append) as preflight:
         gate = make_gate(spec, engine, gpus, preflight, warnings.append)
         reference = _reference(candidates.reference(spec.incumbent).args, gate, preflight)

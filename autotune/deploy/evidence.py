@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from autotune.errors import InputError
+from autotune.records.metrics import PRICED
 from autotune.records.spec import (
     Args,
     Bound,
@@ -14,11 +15,13 @@ from autotune.records.spec import (
     EngineKind,
     HardwareSpec,
     LoadSpec,
+    PriceSpec,
     StudySpec,
     WorkloadSpec,
 )
 from autotune.records.summary import Gain, StudySummary
-from autotune.records.trial import Role, Ruling, SloRuling, TrialRecord
+from autotune.records.trial import Estimate, Role, Ruling, SloRuling, TrialRecord
+from autotune.trial.figures import figure_of, operating_limits_of
 from autotune.trial.store import RunDirectory
 
 ReferenceKind = Literal["incumbent", "defaults", "nearest"]
@@ -67,6 +70,28 @@ class BestReference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BestCost:
+    """At the study's price; None of a figure that was not measured."""
+
+    price: PriceSpec
+    usd_per_million_output_tok: Estimate | None
+    usd_per_useful_response: Estimate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestedLimits:
+    """How much a replica should take on, by a model of queueing from its measured capacity.
+
+    Not measured, so not part of what is deployed: `args` are what to add for it to the engine's own.
+    """
+
+    capacity_rps: float
+    in_flight_max: int
+    queue_max: int
+    args: Args
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BestFile:
     """The file's content. Intervals are at the objective's confidence; an open side is null."""
 
@@ -89,6 +114,8 @@ class BestFile:
     fingerprint: str
     versions: Mapping[str, str | None]
     warnings: tuple[str, ...]
+    cost: BestCost | None = None
+    suggested_limits: SuggestedLimits | None = None
 
 
 def best_file(
@@ -132,6 +159,8 @@ def best_file(
         fingerprint=best.fingerprint,
         versions=best.versions,
         warnings=tuple(dict.fromkeys([*summary.warnings, *best.warnings])),
+        cost=_cost(spec, best),
+        suggested_limits=_limits(spec, best),
     )
 
 
@@ -140,6 +169,26 @@ def best_schema() -> dict[str, Any]:
     from pydantic import TypeAdapter  # noqa: PLC0415 - heavy
 
     return TypeAdapter(BestFile).json_schema(mode="serialization")
+
+
+def _cost(spec: StudySpec, best: TrialRecord) -> BestCost | None:
+    if spec.price is None:
+        return None
+    by_token, by_answer = (figure_of(best, name, spec.price) for name in PRICED)
+    return BestCost(price=spec.price, usd_per_million_output_tok=by_token, usd_per_useful_response=by_answer)
+
+
+def _limits(spec: StudySpec, best: TrialRecord) -> SuggestedLimits | None:
+    limits = operating_limits_of(best, spec.objective)
+    if limits is None:
+        return None
+    vllm = spec.search_space.engine is EngineKind.VLLM
+    return SuggestedLimits(
+        capacity_rps=limits.capacity_rps,
+        in_flight_max=limits.in_flight_max,
+        queue_max=limits.queue_max,
+        args={"max_num_queued_reqs": limits.admitted_max} if vllm else {},  # it counts running ones too
+    )
 
 
 def _slo(ruling: SloRuling) -> BestSlo:

@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from autotune.deploy import tensorrt_llm, vllm
 from autotune.deploy.evidence import BestFile, best_file
-from autotune.deploy.vllm import serve_sh, vllm_yaml
+from autotune.engines.tensorrt_llm.options import FILE_NAME
 from autotune.records.spec import EngineKind, StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import TrialRecord
@@ -17,7 +18,8 @@ from autotune.trial.store import RunDirectory, to_json, write_atomically
 Exporter = Callable[[BestFile, StudySpec], str]
 
 EXPORTERS: Mapping[EngineKind, Mapping[str, Exporter]] = {
-    EngineKind.VLLM: {"vllm.yaml": vllm_yaml, "serve.sh": serve_sh},
+    EngineKind.VLLM: {"vllm.yaml": vllm.vllm_yaml, "serve.sh": vllm.serve_sh},
+    EngineKind.TENSORRT_LLM: {FILE_NAME: tensorrt_llm.options_yaml, "serve.sh": tensorrt_llm.serve_sh},
 }
 """File name -> what writes it, by the engine whose parameters the space has. Files ending in `.sh` are executable."""
 

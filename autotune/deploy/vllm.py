@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import json
-import posixpath
-import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from autotune.deploy.evidence import BestFile
+from autotune.deploy.shell import LISTEN, checked, export, header, joined, option_lines, program_folder
+from autotune.engines.command import resolved_model
+from autotune.engines.containers.runline import (
+    ALL_INTERFACES,
+    INSIDE_PORT,
+    gpu_options,
+    host_mounts,
+    limit_options,
+    on_host_network,
+    split_environment,
+)
+from autotune.engines.net import HOST
 from autotune.engines.vllm import render_argv, render_yaml
-from autotune.engines.vllm.command import resolved_model, serve_argv
+from autotune.engines.vllm.command import serve_argv
+from autotune.engines.vllm.container import HUB, model_mounts, wants_hub
 from autotune.errors import InputError
-from autotune.records.spec import StudySpec
-
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_KEY|CREDENTIALS?)$", re.IGNORECASE)
-"""The study reader refuses a secret written out under such a name; one from elsewhere gets no further than here."""
+from autotune.records.spec import ContainerSpec, StudySpec
 
 _HOST_AND_PORT_WORDS = 4
+_Start = Callable[[BestFile, StudySpec, Sequence[str], int], list[str]]
+"""Shell lines that start the measured words, of which so many come before the options."""
 
 
 def vllm_yaml(best: BestFile, spec: StudySpec) -> str:
     """Return `vllm.yaml`. Raises InputError for values that can't be written."""
-    return _checked(header(best, spec) + render_yaml(resolved_model(best.model), best.engine.args))
+    return checked(header(best, spec) + render_yaml(resolved_model(best.model), best.engine.args))
 
 
 def serve_sh(best: BestFile, spec: StudySpec) -> str:
@@ -35,87 +41,65 @@ def serve_sh(best: BestFile, spec: StudySpec) -> str:
     if resolved_model(best.model).startswith("-"):
         raise InputError(f"the model's name {best.model!r} begins with a dash", "vLLM would read it as an option")
     measured = serve_argv(best.engine.command, best.model, best.engine.args, port=0)[:-_HOST_AND_PORT_WORDS]
-    command, *options = _option_lines(measured, first=len(measured) - len(render_argv(best.engine.args)))
-    lines = [
-        "#!/bin/sh",
-        header(best, spec) + "set -eu",
-        *_path(best.engine.command),
-        *(_export(name, value) for name, value in spec.engine.env.items()),
-        " \\\n  ".join([f"exec {command}", *options, '--host "${HOST:-127.0.0.1}"', '--port "${PORT:-8000}"']),
+    fixed_words = len(measured) - len(render_argv(best.engine.args))
+    start = _started_here if spec.engine.container is None else _started_in(spec.engine.container)
+    lines = ["#!/bin/sh", header(best, spec) + "set -eu", *start(best, spec, measured, fixed_words)]
+    return checked("\n".join(lines) + "\n")
+
+
+def _started_here(best: BestFile, spec: StudySpec, measured: Sequence[str], fixed_words: int) -> list[str]:
+    command, *options = option_lines(measured, first=fixed_words)
+    return [
+        *program_folder(best.engine.command),
+        *(export(name, value) for name, value in spec.engine.env.items()),
+        joined([f"exec {command}", *options, *LISTEN]),
     ]
-    return _checked("\n".join(lines) + "\n")
 
 
-def header(best: BestFile, spec: StudySpec) -> str:
-    """Return comment lines: where this comes from, and every reason not to trust it."""
-    facts = [
-        f"study {_comment(best.study)}, trial {best.trial}, fingerprint {best.fingerprint}, {best.created_utc}",
-        *_labels(best),
-        *_needs(spec.engine.env),
-    ]
-    return "".join(f"# {line}\n" for line in ["Written by autotune; the evidence is in best.json.", *facts])
+def _started_in(container: ContainerSpec) -> _Start:
+    """The image that was measured, GPUs and address by the caller's environment; values go in by name."""
+
+    def start(best: BestFile, spec: StudySpec, measured: Sequence[str], fixed_words: int) -> list[str]:
+        environment = split_environment(spec.engine.env, secret=("${",))
+        image = best.versions.get("container_image") or container.image
+        entry, *rest = measured
+        mounts = [
+            word for mount in (*model_mounts(best.model), *host_mounts(container)) for word in ("--volume", mount)
+        ]
+        options = [
+            *limit_options(container, memlock=not best.simulated),
+            *environment.options,
+            *mounts,
+            *container.options,
+            *("--entrypoint", entry, image),
+            *rest[: fixed_words - 1],
+        ]
+        hosted = on_host_network(container)
+        return [
+            *(export(name, value) for name, value in spec.engine.env.items() if name in environment.client),
+            joined(
+                [
+                    f"exec {container.runtime} run --rm",
+                    *([] if hosted else [f'--publish "${{HOST:-{HOST}}}:${{PORT:-8000}}:{INSIDE_PORT}"']),
+                    *([] if best.simulated else [*_gpus(container), *_hub(best.model, spec.engine.env)]),
+                    *option_lines(options, first=0)[1:],
+                    *option_lines(rest[fixed_words - 1 :], first=0)[1:],
+                    *(LISTEN if hosted else [f"--host {ALL_INTERFACES}", f"--port {INSIDE_PORT}"]),
+                ]
+            ),
+        ]
+
+    return start
 
 
-def _labels(best: BestFile) -> list[str]:
-    labels = ["SIMULATED: no real engine ran; not evidence"] if best.simulated else []
-    if not best.confirmed:
-        labels.append("NOT CONFIRMED: see confirmed, slos and warnings in best.json")
-    if best.quality == "unchecked":
-        labels.append("QUALITY UNCHECKED: settings that may change the output were not checked")
-    return labels
+def _gpus(container: ContainerSpec) -> list[str]:
+    """All, or those that GPUS names: UUIDs of the machine that measured mean nothing elsewhere."""
+    if not gpu_options(container, ("any",)):
+        return []
+    return ['--gpus "${GPUS:-all}"' if container.runtime == "docker" else '--device "nvidia.com/gpu=${GPUS:-all}"']
 
 
-def _needs(env: Mapping[str, str]) -> list[str]:
-    names = sorted({needed for name, value in env.items() for needed in _needed(name, value)})
-    return [f"Needs these in the environment: {', '.join(names)}"] if names else []
-
-
-def _needed(name: str, value: str) -> list[str]:
-    """The variables that must be set for `name` to get its value; a secret written out is never copied."""
-    references = _REFERENCE.findall(value)
-    return references or ([name] if _SECRET_NAME.search(name) and _ENV_NAME.fullmatch(name) else [])
-
-
-def _export(name: str, value: str) -> str:
-    if not _ENV_NAME.fullmatch(name):
-        raise InputError(f"{name!r} is no name for an environment variable", "letters, digits and _ only")
-    if not _REFERENCE.search(value) and _SECRET_NAME.search(name):
-        value = f"${{{name}}}"
-    # Odd pieces are the names between `${` and `}`.
-    pieces = [
-        f'"${{{piece}?set {piece}, which the engine needs}}"' if index % 2 else shlex.quote(piece) if piece else ""
-        for index, piece in enumerate(_REFERENCE.split(value))
-    ]
-    return f"export {name}={''.join(pieces)}"
-
-
-def _option_lines(words: Sequence[str], first: int) -> list[str]:
-    """The first so many words on one line, then each option with its values on its own."""
-    lines = [shlex.join(words[:first])]
-    for word in words[first:]:
-        if word.startswith("--"):
-            lines.append(shlex.quote(word))
-        else:
-            lines[-1] += f" {shlex.quote(word)}"
-    return lines
-
-
-def _path(command: Sequence[str]) -> list[str]:
-    """The programs beside the engine's own are on its PATH while it is measured (JIT compilers look for `ninja`)."""
-    folder = posixpath.dirname(command[0]) if command else ""
-    return [f'export PATH={shlex.quote(folder)}:"$PATH"'] if folder else []
-
-
-def _comment(text: str) -> str:
-    """ASCII without line breaks, which would end the comment."""
-    return text if re.fullmatch(r"[A-Za-z0-9._/-]+", text) else json.dumps(text)
-
-
-def _checked(text: str) -> str:
-    if "\0" in text:
-        raise InputError("a value of the best configuration has a NUL character", "no command line can carry it")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"a value of the best configuration is no valid text: {error}", "use UTF-8") from error
-    return text
+def _hub(model: str, names: Mapping[str, str]) -> list[str]:
+    if not wants_hub(model, names):
+        return []
+    return [f'--volume "${{HF_HUB_CACHE:-$HOME/.cache/huggingface/hub}}:{HUB}"', f"--env HF_HUB_CACHE={HUB}"]

@@ -18,6 +18,7 @@ class MetricKind(StrEnum):
     MEAN = "mean"  # a mean of the same
     RATIO = "ratio"  # a share of requests
     RATE = "rate"  # something a second
+    COST = "cost"  # what something delivered took: dollars or energy, over a rate
     AMOUNT = "amount"  # a plain figure of the launch (start-up seconds, bytes)
 
 
@@ -33,9 +34,18 @@ PLAIN: dict[str, MetricKind] = {
     "capacity_rps": MetricKind.RATE,
     "capacity_rps_per_gpu": MetricKind.RATE,
     "capacity_concurrency": MetricKind.RATE,
+    "usd_per_million_output_tok": MetricKind.COST,
+    "usd_per_useful_response": MetricKind.COST,
+    "energy_wh_per_million_output_tok": MetricKind.COST,
     "startup_s": MetricKind.AMOUNT,
     "gpu_memory_bytes": MetricKind.AMOUNT,
 }
+
+
+PRICED = ("usd_per_million_output_tok", "usd_per_useful_response")
+"""Metrics that need a price."""
+
+ENERGY = "energy_wh_per_million_output_tok"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

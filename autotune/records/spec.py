@@ -55,6 +55,7 @@ class EngineSpec:
     """Which engine, and how it is started. `args` are fixed for every trial; secrets enter by reference in `env`.
 
     With a `container`, `command` is what runs inside it (default: the engine's own).
+    An `endpoint` runs already: it has an `url`, and `api_key_env` names the variable that holds its key.
     """
 
     kind: EngineKind
@@ -64,6 +65,8 @@ class EngineSpec:
     startup_timeout_s: Annotated[float, Gt(0)] = 900.0
     simulate: SimulateSpec | None = None
     container: ContainerSpec | None = None
+    url: str | None = None
+    api_key_env: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,16 @@ class SpaceSpec:
 class FixedLength:
     tokens: Annotated[int, Ge(1)]
 
+    @property
+    def low(self) -> int:
+        """The least it can be, as of every length."""
+        return self.tokens
+
+    @property
+    def high(self) -> int:
+        """The most it can be, as of every length."""
+        return self.tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UniformLength:
@@ -170,7 +183,10 @@ class PrefixSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
     """Conversations of several turns: each turn's prompt is the one before it, its answer and new text of
-    `WorkloadSpec.input_tokens`; it is sent `think_s` (exponential, mean) after the answer before it ended."""
+    `WorkloadSpec.input_tokens`; it is sent `think_s` (exponential, mean) after the answer before it ended.
+
+    A shared prefix stands before the first turn's text, not inside it. A dataset's conversations have at most `turns`.
+    """
 
     turns: Length
     think_s: Annotated[float, Ge(0)] = 0.0
@@ -183,7 +199,8 @@ class WorkloadSpec:
     `input_tokens` counts the whole prompt, its shared prefix included. `correlation` is the rank correlation of prompt
     and answer lengths. `lengths` is a file of (prompt, answer) pairs in tokens. `text`: whether synthetic prompts are
     random token ids or natural text, where content matters (speculation, routing of experts).
-    With a dataset, `output_tokens` caps (`max_tokens`) unless the row sets its own. Paths are absolute.
+    With a dataset, `output_tokens` caps (`max_tokens`) unless the row sets its own. Paths are absolute. A trace brings
+    its own requests: beside one, only `shape` and `text` are set.
     """
 
     shape: str = "custom"
@@ -195,6 +212,20 @@ class WorkloadSpec:
     sessions: SessionSpec | None = None
     text: Literal["random", "natural"] = "random"
     dataset: str | None = None
+
+    @property
+    def longest_tokens(self) -> tuple[int, int] | None:
+        """Prompt and answer of the longest request; of a session, its last turn's. None where only a file tells."""
+        if self.input_tokens is None or self.output_tokens is None or self.dataset is not None:
+            return None
+        return self.last_turn(self.input_tokens.high, self.output_tokens.high)
+
+    def last_turn(self, prompt: int, answer: int) -> tuple[int, int]:
+        """Prompt and answer of the last turn of a longest session whose turns each have so many tokens."""
+        if self.sessions is None:
+            return prompt, answer
+        before = (self.prefix.tokens if self.prefix else 0) + (self.sessions.turns.high - 1) * (prompt + answer)
+        return before + prompt, answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,6 +363,58 @@ class SamplerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPrice:
+    """What an API charges: US dollars per million tokens of prompts and of answers."""
+
+    usd_per_million_input_tok: Annotated[float, Ge(0)] = 0.0
+    usd_per_million_output_tok: Annotated[float, Gt(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverheadSpec:
+    """What a deployment costs a month beside its machines, by the user's own figures."""
+
+    network_usd: Annotated[float, Ge(0)] = 0.0
+    engineering_usd: Annotated[float, Ge(0)] = 0.0
+    operations_usd: Annotated[float, Ge(0)] = 0.0
+    downtime_hours: Annotated[float, Ge(0)] = 0.0
+    downtime_usd_per_hour: Annotated[float, Ge(0)] = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriceSpec:
+    """What serving costs, in US dollars: by the GPU, by the machine (a server without GPUs), or by the token (an API).
+
+    `rate_rps` is the traffic to be served, for which a month is reckoned: replicas keep `headroom_ratio` of their
+    capacity free, each is started `starts_per_month` times. `api` is a managed API's price that it is held against.
+    """
+
+    usd_per_gpu_hour: Annotated[float, Gt(0)] | None = None
+    usd_per_hour: Annotated[float, Gt(0)] | None = None
+    usd_per_million_input_tok: Annotated[float, Ge(0)] | None = None
+    usd_per_million_output_tok: Annotated[float, Gt(0)] | None = None
+    rate_rps: Annotated[float, Gt(0)] | None = None
+    headroom_ratio: Annotated[float, Ge(0), Lt(1)] = 0.3
+    starts_per_month: Annotated[float, Ge(0)] = 0.0
+    overheads: OverheadSpec = field(default_factory=OverheadSpec)
+    api: TokenPrice | None = None
+
+    def hourly_usd(self, gpus: int) -> float | None:
+        """Dollars an hour of a replica with so many GPUs; None for an API, which charges by the token."""
+        return self.usd_per_hour if self.usd_per_gpu_hour is None else self.usd_per_gpu_hour * gpus
+
+    @property
+    def tokens(self) -> TokenPrice | None:
+        """What an API charges; None where machines are paid for."""
+        if self.usd_per_million_output_tok is None:
+            return None
+        return TokenPrice(
+            usd_per_million_input_tok=self.usd_per_million_input_tok or 0.0,
+            usd_per_million_output_tok=self.usd_per_million_output_tok,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudySpec:
     """A resolved study. `incumbent`: the arguments of what runs today, imported from YAML or a command line."""
 
@@ -347,8 +430,9 @@ class StudySpec:
     seed: Annotated[int, Ge(0), Le(2**31 - 1)] = 1
     storage: str | None = None
     quality: Literal["unchecked"] | None = None
+    price: PriceSpec | None = None
 
     @property
     def simulated(self) -> bool:
         """True when no real engine runs: such a study is never evidence."""
-        return self.engine.kind is EngineKind.SIMULATED
+        return self.engine.kind is EngineKind.SIMULATED or self.engine.simulate is not None

@@ -21,6 +21,19 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StudyCost:
+    """What the launches of a study occupied: hours of machines (of GPUs, where those are paid for), and their price.
+
+    `payback_tok`: output tokens after which the lower price of the best has paid that back; None where its price is not
+    lower by more than the intervals of the two.
+    """
+
+    hours: float
+    usd: float
+    payback_tok: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudySummary:
     """Numbers of trials: `best` met every SLO, `nearest` is the one that misses least when none did, `reference` is
     what the gain is measured against. `confirmed` is False while an SLO of the best is unsettled, and always for a
@@ -48,3 +61,4 @@ class StudySummary:
     warnings: tuple[str, ...] = ()
     versions: Mapping[str, str | None] = field(default_factory=dict)
     ruled_out_by: Mapping[str, int] = field(default_factory=dict)
+    cost: StudyCost | None = None

@@ -55,7 +55,7 @@ class LaunchPlan:
     """How to start a candidate; a pure function of it. `env` holds only what is added to the tuner's environment.
 
     `files` maps names inside the trial directory to their text (an options YAML); `redacted` are values that must
-    never reach a record or a log of ours.
+    never reach a record or a log of ours. `api_key` is what the engine will want of whoever asks it.
     """
 
     argv: tuple[str, ...]
@@ -65,6 +65,7 @@ class LaunchPlan:
     model_name: str
     files: Mapping[str, str] = field(default_factory=dict)
     redacted: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +134,9 @@ class Fault(StrEnum):
     CANDIDATE = "candidate"  # learn it
     SETUP = "setup"  # the user's: abort the study with the remedy
     ENVIRONMENT = "environment"  # retry, then stop resumable
+    LOAD = (
+        "load"  # more than client or machine can make, or the engine takes: nothing is learned, the load to be lowered
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +162,10 @@ class RequestPlan:
     """One request of a level, before it is sent.
 
     `at_s` is its scheduled time (None: closed loop, sent when a slot is free). Either `prompt_ids` or `messages` is
-    set; `prompt_tokens` is None when only the server can count it. `prefix_group` >= 0 names the shared prefix that
-    its first `prefix_tokens` tokens belong to. `after` is the index of the turn before it in its session: it is sent
-    `think_s` after that one ended, whatever the load, and `at_s` is None.
+    set; `prompt_text` is sent in the place of `prompt_ids` to servers that take no ids. `prompt_tokens` is None when
+    only the server can count it. `prefix_group` >= 0 names the shared prefix that its first `prefix_tokens` tokens
+    belong to. `after` is the index of the turn before it in its session, which is the request before it in the level:
+    it is sent `think_s` after that one ended, whatever the load, and `at_s` is None.
     """
 
     index: int
@@ -168,6 +173,7 @@ class RequestPlan:
     output_tokens: int
     prompt_tokens: int | None = None
     prompt_ids: tuple[int, ...] | None = None
+    prompt_text: str | None = None
     messages: tuple[Mapping[str, Any], ...] | None = None
     model: str | None = None
     extra_body: Mapping[str, Any] = field(default_factory=dict)
@@ -184,7 +190,8 @@ class LevelPlan:
     Requests scheduled (closed loop: sent) before `warmup_s` are warm-up; the window of measurement is
     [warmup_s, warmup_s + duration_s). No request starts after the window; those in flight at its end are given
     `drain_s` to finish, then cut (error `cut`). A closed loop may have endless requests, made on access: never copy
-    them whole. `offered_rps` is the mean rate of an open loop, None for a closed one.
+    them whole. `offered_rps` is the mean rate of an open loop, None for a closed one. `notes` are what its maker has to
+    tell: lines of a file that were skipped, a trace that ended early.
     """
 
     requests: Sequence[RequestPlan]
@@ -194,26 +201,32 @@ class LevelPlan:
     duration_s: float
     drain_s: float = 30.0
     seed: int
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestRecord:
-    """One request as the client saw it. Latency counts from `scheduled_s` (closed loop: from `sent_s`).
+    """One request as the client saw it. Latency counts from `scheduled_s` (closed loop: from `sent_s`); for a later
+    turn of a session that is when the one before it ended and its user had thought, in a closed loop too.
 
     `chunk_s` are the arrival times of every event that carried text (or reasoning), the first being the first token.
     Token counts are the server's (`usage`), None when it gave none. `error` is None for a success: HTTP status 200, at
-    least one token, no error event, a proper end.
+    least one token, no error event, a proper end. `shared_tokens` are those at the start of the prompt that the
+    workload shares between requests, so that a prefix cache may have them; None where only the data set knows.
+    `chunk_tokens` are the tokens that each of these events carried, where the server counts them per event, else empty.
     """
 
     index: int
     scheduled_s: float | None
     sent_s: float
     chunk_s: tuple[float, ...] = ()
+    chunk_tokens: tuple[int, ...] = ()
     done_s: float | None = None
     status: int | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
+    shared_tokens: int | None = None
     asked_prompt_tokens: int | None = None
     asked_output_tokens: int
     finish_reason: str | None = None
@@ -244,8 +257,12 @@ class RequestRecord:
 
     @property
     def itl_ms(self) -> tuple[float, ...]:
-        """Gaps between chunks, per token: where chunks carry several tokens, each gap is divided by the request's
-        (output tokens - 1) / (chunks - 1), so that the mean is the TPOT. Empty below two chunks."""
+        """Gaps between chunks, per token: where chunks carry several tokens, each gap is divided by those of the chunk
+        that ends it (`chunk_tokens`), or else by the request's (output tokens - 1) / (chunks - 1), so that the mean is
+        the TPOT. Empty below two chunks."""
+        if self.chunk_tokens:
+            gaps_s = [b - a for a, b in pairwise(self.chunk_s)]
+            return tuple(s * 1e3 / max(1, n) for s, n in zip(gaps_s, self.chunk_tokens[1:], strict=True))
         gaps = len(self.chunk_s) - 1
         tokens_a_gap = max(1.0, ((self.output_tokens or 0) - 1) / gaps) if gaps > 0 else 1.0
         return tuple((b - a) * 1e3 / tokens_a_gap for a, b in pairwise(self.chunk_s))
@@ -288,10 +305,16 @@ class GpuSample:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Telemetry:
     """What engine and GPUs told while a level ran, in order of time on the level's clock; the first samples are from
-    before its first request, the last from after its end. Empty where there is nothing to ask."""
+    before its first request, the last from after its end. Empty where there is nothing to ask; `notes` say why polls
+    failed."""
 
     server: tuple[ServerSample, ...] = ()
     gpus: tuple[GpuSample, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+OVERLOAD = "overload: "
+"""How `LevelRecord.stopped` begins where the engine could not keep up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,7 +322,7 @@ class LevelRecord:
     """What a level gave: a record for each request that was sent, in order of index.
 
     `window_s` is the window of measurement really covered, shorter than planned when the level was stopped
-    (`stopped` says why).
+    (`stopped` says why). `notes` are the plan's.
     """
 
     plan_seed: int
@@ -310,6 +333,7 @@ class LevelRecord:
     client: ClientHealth
     stopped: str | None = None
     telemetry: Telemetry | None = None
+    notes: tuple[str, ...] = ()
 
 
 # --- measure, slo ---------------------------------------------------------------------------------------------------
@@ -445,7 +469,7 @@ class TrialRecord:
     gives for tuned parameters that were left out, for those of which the engine says nothing. `ruled_out_by` names what
     excluded a candidate that was not launched. `startup_kind` is `warm` when this study launched the same model on this
     machine before (its files cached, kernels compiled), else `cold`. `others_bytes` is the memory of other processes on
-    each GPU before the launch.
+    each GPU before the launch. `gpus` is what per-GPU figures are divided by; None in records of older releases.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -471,6 +495,7 @@ class TrialRecord:
     others_bytes: Mapping[str, int] = field(default_factory=dict)
     load_s: float = 0.0
     wall_s: float = 0.0
+    gpus: int | None = None
     started_utc: str
     seed: int
     defaults: Mapping[str, Any] = field(default_factory=dict)

@@ -9,6 +9,8 @@ from html import escape
 from autotune.records.metrics import known_names
 from autotune.records.spec import Bound, FixedLength, Length, LogNormalLength
 from autotune.records.trial import Estimate, Outcome, TrialRecord
+from autotune.report.counters import counter_rows, notes
+from autotune.report.loads import load_text, workload_text
 from autotune.report.verdict import FailureGroup, failure_groups
 from autotune.report.view import RunView, metric_of, side_metric
 from autotune.report.words import (
@@ -19,6 +21,7 @@ from autotune.report.words import (
     metric_label,
     number_list,
     plain,
+    startup_text,
     value_text,
     with_interval,
 )
@@ -45,7 +48,7 @@ def results(view: RunView) -> str:
         for name in _metrics(view, [trial for _, trial in columns])
     ]
     table = _table(["", *heads, "SLO"], figures)
-    return f'<section id="result"><h2>Result</h2>{table}{_arguments(columns)}</section>'
+    return f'<section id="result"><h2>Result</h2>{table}{_audit(columns)}{_arguments(columns)}</section>'
 
 
 def trials_table(view: RunView) -> str:
@@ -59,7 +62,7 @@ def trials_table(view: RunView) -> str:
         "verdict",
         metric_label(objective),
         metric_label(side),
-        "start-up s",
+        "start-up",
         "differs from reference",
     ]
     head = "".join(f"<th{_number_class(i)}><button>{escape(name)}</button></th>" for i, name in enumerate(heads))
@@ -86,14 +89,13 @@ def environment(view: RunView) -> str:
     spec = view.spec
     gpus = "not stated" if spec.hardware.gpus is None else ", ".join(map(str, spec.hardware.gpus)) or "none"
     workload, load = spec.objective.workload, spec.objective.load
-    arrival = f"Poisson, {load.poisson_rps:g} requests/s" if load.poisson_rps else f"{load.concurrency} at a time"
     rows = {
         "engine": spec.engine.kind.value,
         "GPUs": gpus,
-        "workload": ", ".join(filter(None, [workload.shape, workload.dataset])),
+        "workload": workload_text(workload),
         "input tokens": _length(workload.input_tokens),
         "output tokens": _length(workload.output_tokens),
-        "load": f"{arrival}, {load.duration_s:g} s after {load.warmup_s:g} s of warm-up, {load.repeats} a launch",
+        "load": load_text(load),
         "search space": f"{spec.search_space.name}, {len(spec.search_space.parameters)} parameters",
         **_versions(view),
     }
@@ -159,6 +161,15 @@ def _arguments(columns: Sequence[tuple[str, TrialRecord]]) -> str:
     return f"<h3>Arguments</h3>{table}<p class='note'>In brackets: not given; what the engine's default came to.</p>"
 
 
+def _audit(columns: Sequence[tuple[str, TrialRecord]]) -> str:
+    trials = [trial for _, trial in columns]
+    rows = [[_text(label), *map(_text, figures)] for label, figures in counter_rows(trials)]
+    if not rows:
+        return ""
+    remarks = "".join(f"<p class='note'>{_text(note)}</p>" for note in notes(trials))
+    return f"<h3>Audit</h3>{_table(['', *(word for word, _ in columns)], rows)}{remarks}"
+
+
 def _argument(trial: TrialRecord, name: str) -> str:
     given = flatten(trial.args)
     if name in given:
@@ -179,7 +190,7 @@ def _trial_row(view: RunView, trial: TrialRecord, side: str) -> str:
         f'<td class="{_outcome_class(trial)}">{OUTCOME_WORDS[trial.outcome]}</td>',
         _number(trial.objective.value if trial.objective else None, with_interval(trial.objective)),
         _number(beside.value if beside else None, with_interval(beside)),
-        _number(trial.startup_s, figure(trial.startup_s)),
+        _number(trial.startup_s, startup_text(trial.startup_s, trial.startup_kind)),
         f'<td class="pairs">{pairs}</td>',
     ]
     opening = '<tr class="best">' if best else "<tr>"
@@ -220,7 +231,7 @@ def _lines(lines: Iterable[str]) -> str:
 
 def _length(length: Length | None) -> str:
     if length is None:
-        return "as the dataset has them"
+        return "as the file has them"
     if isinstance(length, FixedLength):
         return str(length.tokens)
     if isinstance(length, LogNormalLength):

@@ -87,8 +87,10 @@ def _short(view: RunView, trial: TrialRecord) -> dict[str, Any]:
         "fingerprint",
         "objective",
         "verdict",
+        "diagnosis",
         "failure",
         "startup_s",
+        "startup_kind",
         "wall_s",
     )
     side = side_metric(view.spec)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from autotune.records.trial import Outcome, Role, TrialRecord
 from autotune.report.view import RunView, metric_of, side_metric
-from autotune.report.words import ABSENT, OUTCOME_WORDS, differing, figure, metric_label, plus_minus
+from autotune.report.words import ABSENT, OUTCOME_WORDS, differing, figure, metric_label, plus_minus, startup_text
 
 NEVER_SHORTENED = 1_000_000
 NO_BREAK = "\u00a0"
@@ -45,7 +45,7 @@ def _cells(view: RunView, trial: TrialRecord, side: str, max_differences: int) -
         Text(plus_minus(trial.objective)),
         Text(figure(measured.value if measured else None)),
         outcome_text(trial),
-        Text(ABSENT if trial.startup_s is None else f"{trial.startup_s:.0f} s"),
+        Text(startup_text(trial.startup_s, trial.startup_kind) or ABSENT),
     ]
 
 

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.engines.vllm.downgrades import downgrades
+from autotune.records.spec import EngineKind
 from autotune.records.trial import Outcome, Ruling, TrialRecord
+from autotune.report.cost import cost_lines
 from autotune.report.view import RunView, failed
 from autotune.report.words import (
     OUTCOME_MEANING,
     SIMULATED,
     TIMES,
     by_ruling,
+    diagnosis_text,
     duration,
     figure,
     interval,
@@ -49,12 +52,15 @@ def next_steps(view: RunView) -> list[str]:
     if not view.trials:
         return []
     steps = [f"look closer: autotune report {view.path}, or autotune dashboard {view.path}"]
-    if view.simulated:
+    if view.simulated and view.spec.engine.kind is not EngineKind.ENDPOINT:
+        kind = "vllm" if view.spec.engine.kind is EngineKind.SIMULATED else view.spec.engine.kind.value
         steps.append(
-            "on a machine with the GPU: set `engine: {kind: vllm}` and another `name`, then autotune study FILE"
+            f"on a machine with the GPU: set `engine: {{kind: {kind}}}` and another `name`, then autotune study FILE"
         )
-    elif view.best is not None and (view.path / "best").exists():
+    elif view.best is not None and (view.path / "best" / "vllm.yaml").exists():
         steps.insert(0, f"deploy: vllm serve --config {view.path / 'best' / 'vllm.yaml'}, or best/serve.sh beside it")
+    elif view.best is not None and (view.path / "best" / "options.yaml").exists():
+        steps.insert(0, f"deploy: trtllm-serve serve MODEL --config {view.path / 'best' / 'options.yaml'}, or serve.sh")
     return steps
 
 
@@ -85,14 +91,26 @@ def gain_text(view: RunView) -> str:
 def details(view: RunView) -> list[str]:
     """Return the lines under the headline: SLOs, why it is not confirmed, reference, and how the study ended."""
     chosen = view.best or view.nearest
-    lines = slo_lines(chosen) if chosen else []
+    lines = [*capacity_lines(chosen), *slo_lines(chosen)] if chosen else []
     if view.best is not None and not view.confirmed:
         lines.append("Not confirmed: " + "; ".join(doubts(view)))
     if chosen is not None:
+        lines += [f"Limited by {diagnosis_text(chosen.diagnosis)}"] if chosen.diagnosis else []
         lines += engine_lines(chosen)
     if view.reference is not None and view.reference is not chosen:
         lines.append(f"Reference: {_result(view, view.reference)}")
-    return [*lines, *state(view)]
+    return [*lines, *cost_lines(view), *state(view)]
+
+
+def capacity_lines(trial: TrialRecord) -> list[str]:
+    """The capacity with its interval, how it was found and what the guard had against the twin."""
+    found = trial.capacity
+    if found is None:
+        return []
+    low, high = (f"{bound:.4g}" if bound is not None else "?" for bound in (found.value.low, found.value.high))
+    unit, doubts = "req/s" if found.of == "rps" else "clients", "".join(f"; {doubt}" for doubt in found.doubts)
+    took = f"{found.levels} levels, {found.load_s:.0f} s under load"
+    return [f"Capacity {found.value.value:.4g} {unit} [{low}, {high}], by {found.method}, {took}{doubts}"]
 
 
 def slo_lines(trial: TrialRecord) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from autotune.records.metrics import MetricKind, parse_metric
 from autotune.records.spec import Bound, Direction
 from autotune.records.summary import Gain
-from autotune.records.trial import Candidate, Estimate, Outcome, Ruling, SloRuling, TrialRecord
+from autotune.records.trial import Candidate, Diagnosis, Estimate, Outcome, Ruling, SloRuling, TrialRecord
 from autotune.trial.differences import differences
 
 OUTCOME_WORDS: Mapping[Outcome, str] = {
@@ -65,6 +65,9 @@ _LABELS = {
     "request_rps": "requests/s",
     "goodput_rps": "goodput req/s",
     "goodput_rps_per_gpu": "goodput req/s/GPU",
+    "usd_per_million_output_tok": "$/M output tok",
+    "usd_per_useful_response": "$/useful response",
+    "energy_wh_per_million_output_tok": "Wh/M output tok",
     "startup_s": "start-up s",
     "error_ratio": "error ratio",
     "gpu_memory_bytes": "GPU memory bytes",
@@ -141,6 +144,12 @@ def slo_text(ruling: SloRuling) -> str:
     return f"{text} ({span})" if span else text
 
 
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """Return `decode: tpot_ms.p99: a decode step takes 12 ms; usually moved by max_num_seqs, …`."""
+    levers = f"; usually moved by {', '.join(diagnosis.parameters)}" if diagnosis.parameters else ""
+    return plain(f"{diagnosis.limit}: {diagnosis.evidence}{levers}")
+
+
 def by_ruling(trial: TrialRecord, ruling: Ruling) -> list[SloRuling]:
     """Return the SLOs of a trial that were ruled so."""
     return [slo for slo in trial.verdict.slos if slo.ruling is ruling] if trial.verdict else []
@@ -185,6 +194,11 @@ def duration(seconds: float) -> str:
     if total < 3600:
         return f"{total // 60} min {total % 60:02d} s"
     return f"{total // 3600} h {total % 3600 // 60:02d} min"
+
+
+def startup_text(seconds: float | None, kind: str | None) -> str:
+    """Return `42 s`, or `310 s cold` for a start-up that found nothing in caches; "" for one that did not end."""
+    return "" if seconds is None else f"{seconds:.0f} s{' cold' if kind == 'cold' else ''}"
 
 
 def number_list(numbers: Sequence[int], shown: int = 6) -> str:

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from autotune.records.spec import Args, FixedLength, Length, ParamValue, StudySpec, UniformLength
+from autotune.models.facts import model_config, model_folder
+from autotune.models.feasibility import EXPERT_KEYS
+from autotune.records.spec import Args, ParamValue, StudySpec
 
-WORKLOAD_NAMES = ("gpus", "longest_input_tokens", "longest_output_tokens", "longest_request_tokens")
+WORKLOAD_NAMES = ("gpus", "experts", "longest_input_tokens", "longest_output_tokens", "longest_request_tokens")
 
 
 def environment(spec: StudySpec, gpus: int | None) -> dict[str, ParamValue]:
     """Return every value known before the search; what is unknown (lengths of a dataset) is left out."""
-    return {**_workload(spec), **({} if gpus is None else {"gpus": gpus}), **known_values(spec.engine.args)}
+    counted = {"experts": _experts(spec), **({} if gpus is None else {"gpus": gpus})}
+    return {**_workload(spec), **counted, **known_values(spec.engine.args)}
+
+
+def _experts(spec: StudySpec) -> int:
+    """Experts of the model by its config.json, where that is on this machine; 0 for a dense or an unknown one."""
+    config = model_config(model_folder(spec.model, {**os.environ, **spec.engine.env})) or {}
+    return next((count for key in EXPERT_KEYS if isinstance(count := config.get(key), int)), 0)
 
 
 def _workload(spec: StudySpec) -> dict[str, ParamValue]:
-    workload = spec.objective.workload
-    if workload.dataset is not None or workload.input_tokens is None or workload.output_tokens is None:
+    longest = spec.objective.workload.longest_tokens
+    if longest is None:
         return {}
-    longest_input, longest_output = _longest(workload.input_tokens), _longest(workload.output_tokens)
+    longest_input, longest_output = longest
     return {
         "longest_input_tokens": longest_input,
         "longest_output_tokens": longest_output,
         "longest_request_tokens": longest_input + longest_output,
     }
-
-
-def _longest(length: Length) -> int:
-    if isinstance(length, FixedLength):
-        return length.tokens
-    if isinstance(length, UniformLength):
-        return length.high
-    return length.high
 
 
 def flat(args: Args, prefix: str = "") -> Iterator[tuple[str, Any]]:

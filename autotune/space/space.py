@@ -128,6 +128,17 @@ class Space:
         }
         return {name: value for name, value in found.items() if value is not None}
 
+    def nearest(self, args: Args) -> dict[str, ParamValue]:
+        """Like `in_domain`, numbers beyond a range taken to its end."""
+        ranges = {p.name: p.domain for p in self.dimensions if not isinstance(p.domain, Choice)}
+        clipped = {
+            name: min(max(value, ranges[name].low), ranges[name].high)
+            if name in ranges and isinstance(value, int | float)
+            else value
+            for name, value in flat(args)
+        }
+        return self.in_domain(clipped)
+
     def _fill(self, choose: Callable[[Parameter], ParamValue]) -> Candidate | RuledOut:
         env: dict[str, ParamValue] = dict(self.known)
         params: dict[str, ParamValue] = {}

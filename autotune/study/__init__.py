@@ -5,12 +5,13 @@ forms into records, `reader` ties them together.
 """
 
 from autotune.study.dump import dump_study
-from autotune.study.reader import load_study
+from autotune.study.reader import load_objective, load_study
 from autotune.study.schema import objective_schema, space_schema, study_schema
 from autotune.study.shipped import shipped_description, shipped_objectives, shipped_spaces
 
 __all__ = [
     "dump_study",
+    "load_objective",
     "load_study",
     "objective_schema",
     "shipped_description",

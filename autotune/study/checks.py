@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic_core import PydanticCustomError
 
 from autotune.records.metrics import MetricKind, known_names, parse_metric
-from autotune.records.spec import EngineKind, HardwareSpec, LoadSpec, LogNormalLength, ParamValue, SimulateSpec
+from autotune.records.spec import ContainerSpec, EngineKind, HardwareSpec, ParamValue, SimulateSpec
 
 T = TypeVar("T")
 Key = str | int
@@ -24,6 +24,8 @@ OURS = "autotune"
 """The pydantic error type of everything raised here."""
 
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_KEY|CREDENTIALS?)$", re.IGNORECASE)
+_ENV_OPTION = re.compile(r"(?:-e|--env)(?:[= ]\s*)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
+_MOUNT = re.compile(r"[^:]+:/[^:]*(:[A-Za-z]+(,[A-Za-z]+)*)?")
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
@@ -103,9 +105,81 @@ def splits(command: str) -> str:
 
 
 def simulates(kind: EngineKind, simulate: SimulateSpec | None) -> None:
-    """`simulate` is for the simulated engine."""
-    if simulate is not None and kind is not EngineKind.SIMULATED:
+    """`simulate` is for the simulated engine, a vLLM, and for the stand-in of TensorRT-LLM, a server."""
+    if simulate is None or kind is EngineKind.SIMULATED:
+        return
+    if kind is not EngineKind.TENSORRT_LLM:
         raise wrong(f"has no effect with kind {kind.value}", "remove it, or set kind: simulated", "simulate")
+    if simulate.face != "server":
+        raise wrong("TensorRT-LLM is simulated by a server only", "set face: server", "simulate", "face")
+
+
+def launches(kind: EngineKind, simulate: SimulateSpec | None, container: ContainerSpec | None) -> None:
+    """A container is for engines that are started."""
+    virtual = kind is EngineKind.SIMULATED and (simulate or SimulateSpec()).face == "virtual"
+    if container is not None and (virtual or kind is EngineKind.ENDPOINT):
+        raise wrong("has no effect: nothing is launched", "remove it", "container")
+
+
+def is_reached(kind: EngineKind, url: str | None, api_key_env: str | None) -> None:
+    """An endpoint has an address, the others get theirs when they start."""
+    if kind is EngineKind.ENDPOINT:
+        if url is None:
+            raise wrong("is missing", "add it: an endpoint runs already, as http://host:8000/v1", "url")
+        return
+    given = {"url": url, "api_key_env": api_key_env}
+    hint = "remove it, or set kind: endpoint"
+    complain([Fault(f"has no effect with kind {kind.value}", hint, (k,)) for k, v in given.items() if v is not None])
+
+
+def starts_nothing(kind: EngineKind, *, given: Iterable[str]) -> None:
+    """How an engine is started says nothing of one that runs already."""
+    idle = ("command", "args", "env", "startup_timeout_s")
+    if kind is EngineKind.ENDPOINT:
+        complain([Fault("has no effect: nothing is launched", "remove it", (key,)) for key in idle if key in given])
+
+
+SPACE_UNLESS_ENDPOINT: dict[str, Any] = {
+    "if": {"properties": {"engine": {"properties": {"kind": {"const": "endpoint"}}}}},
+    "else": {"required": ["search_space"]},
+}
+"""What the JSON Schema says of `measured_as_it_is`; the reader reports a missing space beside all other problems."""
+
+
+def measured_as_it_is(kind: EngineKind, *, given: Iterable[str]) -> None:
+    """Nothing is tuned of an endpoint."""
+    idle = ("search_space", "incumbent", "sampler", "quality")
+    if kind is EngineKind.ENDPOINT:
+        message, hint = "has no effect: an endpoint is measured as it is", "remove it"
+        complain([Fault(message, hint, (key,)) for key in idle if key in given])
+
+
+def answers_sessions(kind: EngineKind, simulate: SimulateSpec | None, sessions: object | None) -> None:
+    """A turn waits for the answer before it, which virtual time, knowing every arrival beforehand, can't tell."""
+    if sessions is not None and kind is EngineKind.SIMULATED and (simulate or SimulateSpec()).face == "virtual":
+        at = ("objective", "workload", "sessions")
+        raise wrong("a simulation in virtual time holds no sessions", "set engine.simulate.face: server", *at)
+
+
+def container_is_sound(container: ContainerSpec) -> ContainerSpec:
+    """There is an image; mounts are pairs; options carry no values of the environment, which every `ps` would show."""
+    complain(list(_container_faults(container)))
+    return container
+
+
+def _container_faults(container: ContainerSpec) -> Iterator[Fault]:
+    if not container.image.strip():
+        yield Fault("is empty", "name the image, as vllm/vllm-openai:v0.11.0", ("image",))
+    for index, mount in enumerate(container.mounts):
+        if not _MOUNT.fullmatch(mount):
+            yield Fault(f"{mount!r} is not a mount", "write host:/container or host:/container:ro", ("mounts", index))
+    for index, option in enumerate(container.options):
+        before = container.options[index - 1] if index else ""
+        given = _ENV_OPTION.fullmatch(f"{before} {option}" if before in ("-e", "--env") else option)
+        if given:
+            name = given["name"]
+            hint = f'set {name} under engine.env, a secret as "${{{name}}}"'
+            yield Fault(f"a value of {name} must not stand on a command line", hint, ("options", index))
 
 
 def gpus_are_sound(hardware: HardwareSpec) -> HardwareSpec:
@@ -151,37 +225,6 @@ def ordered(bounds: tuple[int, int]) -> tuple[int, int]:
     if low > high:
         raise wrong(f"lower bound {low} is above upper bound {high}", f"write [{high}, {low}]")
     return bounds
-
-
-def lognormal_is_sound(length: LogNormalLength) -> LogNormalLength:
-    """The median lies within the bounds."""
-    if length.low > length.high:
-        raise wrong(f"lower bound {length.low} is above upper bound {length.high}", "swap them", "low")
-    if not length.low <= length.median <= length.high:
-        raise wrong(f"median {length.median:g} is outside {length.low} to {length.high}", "move it inside", "median")
-    return length
-
-
-def workload_is_sound(*, lengths: tuple[bool, bool], dataset: bool) -> None:
-    """Lengths of both sides, or a dataset, which has its own input."""
-    has_input, has_output = lengths
-    if dataset and has_input:
-        raise wrong("a dataset has its own lengths", "remove input_tokens or dataset", "input_tokens")
-    if not dataset and not (has_input and has_output):
-        raise wrong("needs input_tokens and output_tokens, or a dataset", "give the lengths in tokens")
-
-
-def prefix_fits(prefix_tokens: int, shortest_input: int) -> None:
-    """Every prompt is longer than the beginning that it shares."""
-    if prefix_tokens >= shortest_input:
-        message = f"a shared prefix of {prefix_tokens} tokens does not fit the shortest prompt, {shortest_input}"
-        raise wrong(message, "raise the lower bound of input_tokens above it", "prefix", "tokens")
-
-
-def one_load(load: LoadSpec) -> LoadSpec:
-    """Open or closed loop, not both."""
-    exactly_one("poisson_rps", load.poisson_rps, "concurrency", load.concurrency)
-    return load
 
 
 def limits_are_sound(slos: dict[str, T]) -> dict[str, T]:

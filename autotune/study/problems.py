@@ -15,7 +15,6 @@ from autotune.study.forms import StudyForm
 from autotune.study.tree import KeyPath
 
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
-_FUTURE = {("engine", "container"), ("objective", "load", "capacity"), ("objective", "load", "trace")}
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -34,6 +33,7 @@ _SEVERAL_FORMS: dict[KeyPath, str] = {
     ("objective",): "a shipped name, a path or a mapping",
     ("incumbent",): "a path, a command line or a mapping",
     ("engine", "command"): "text or a list",
+    ("objective", "load", "capacity"): "rps, concurrency or a mapping",
 }
 _BOUNDS = {
     "greater_than": ("gt", "must be above"),
@@ -68,12 +68,11 @@ def _attempt(data: dict[str, Any]) -> tuple[StudyForm | None, list[ErrorDetails]
 
 def _without(data: dict[str, Any], errors: list[ErrorDetails]) -> dict[str, Any] | None:
     """Return a copy of `data` without its unknown keys and metrics, None when there are none."""
-    paths = {_path(data, error) for error in errors if error["type"] in _UNKNOWN_KEY or error["loc"][-1] == "[key]"}
-    doomed = [path for path in paths if path not in _FUTURE]
-    if not doomed:
+    paths = {_path(data, error) for error in errors if error["type"] in _UNKNOWN_KEY or error["loc"][-1:] == ("[key]",)}
+    if not paths:
         return None
     copy = json.loads(json.dumps(data))
-    for path in sorted(doomed, key=len, reverse=True):  # what lies inside goes before what holds it
+    for path in sorted(paths, key=len, reverse=True):  # what lies inside goes before what holds it
         del _at(copy, path[:-1])[path[-1]]
     return dict(copy)
 
@@ -139,8 +138,6 @@ def _one(path: KeyPath, error: ErrorDetails) -> Iterator[Problem]:
 
 
 def _unknown_key(path: KeyPath) -> Problem:
-    if path in _FUTURE:
-        return Problem(path=path, message="not yet supported", hint="remove it")
     known = keys_at(StudyForm.model_json_schema(by_alias=True), path[:-1])
     hint = did_you_mean(str(path[-1]), known, f"known: {', '.join(sorted(known))}" if known else "")
     return Problem(path=path, message="unknown key", hint=hint)
@@ -174,6 +171,8 @@ def _no_single_form(path: KeyPath) -> dict[str, str]:
         return {"message": "needs exactly one of int, float and choice", "hint": "as {int: [1, 8]} or {choice: [a, b]}"}
     if "slos" in path:
         return {"message": "expected a number, {min: x} or {max: x}", "hint": "a number is an upper limit"}
+    if "turns" in path:
+        return {"message": "expected a number, {uniform: [low, high]} or {lognormal: {…}}", "hint": "as 5"}
     return {
         "message": "expected a number of tokens, {uniform: [low, high]} or {lognormal: {…}}",
         "hint": "as 512, or {lognormal: {median: 400, sigma: 0.8, low: 50, high: 2000}}",

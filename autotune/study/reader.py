@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from autotune.errors import InputError, Problem, StudyFileError
-from autotune.records.spec import Args, EngineKind, StudySpec
+from autotune.records.spec import Args, EngineKind, ObjectiveSpec, StudySpec
 from autotune.study.checks import did_you_mean
-from autotune.study.forms import ObjectiveForm, SpaceForm
+from autotune.study.objective_forms import ObjectiveForm
+from autotune.study.objective_shape import objective_of
 from autotune.study.problems import validate
-from autotune.study.shape import objective_of, space_of, study_of
+from autotune.study.shape import space_of, study_of
 from autotune.study.shipped import shipped_objectives, shipped_spaces
 from autotune.study.tree import MAX_BYTES, Finding, KeyPath, Source, read_source
 
@@ -22,6 +23,11 @@ IncumbentReader = Callable[[EngineKind, str], Args]
 
 SPACE: Final = "search_space"
 OBJECTIVE: Final = "objective"
+_ANY_STUDY: Final = {  # what an objective needs around it to be read like any other
+    "name": "any",
+    "model": "any",
+    "engine": {"kind": "endpoint", "url": "http://any"},
+}
 _SHIPPED: Final = {SPACE: shipped_spaces, OBJECTIVE: shipped_objectives}
 
 
@@ -40,6 +46,21 @@ def load_study(path: Path, *, checks: Sequence[Check] = (), read_incumbent: Incu
     if spec is None or files.broken:
         raise StudyFileError(files.report())
     return spec
+
+
+def load_objective(reference: str) -> ObjectiveSpec:
+    """Return the objective that is shipped as `reference` or, by a path from the working directory, lies in a file.
+
+    Raises InputError when there is none, StudyFileError with every problem of its file.
+    """
+    files = _Files(study=Source(file=Path("study"), data={**_ANY_STUDY, OBJECTIVE: reference}))
+    spec = _spec(files, None)
+    if OBJECTIVE not in files.referenced:
+        problem = files.problems[0]
+        raise InputError(problem.message, problem.hint)
+    if spec is None or files.broken:
+        raise StudyFileError(files.report())
+    return spec.objective
 
 
 @dataclass
@@ -113,8 +134,9 @@ def _spec(files: _Files, read_incumbent: IncumbentReader | None) -> StudySpec | 
     form, problems = validate(data, files.unusable())
     files.problems += problems
     incumbent = _incumbent(files, data, read_incumbent)
-    files.problems += _dataset_problems(files, data)
-    if form is None or not isinstance(form.search_space, SpaceForm) or not isinstance(form.objective, ObjectiveForm):
+    files.problems += _missing_files(files, data)
+    files.problems += _missing_space(data)
+    if form is None or isinstance(form.search_space, str) or not isinstance(form.objective, ObjectiveForm):
         return None
     space = space_of(form.search_space, files.names.get(SPACE, "inline"))
     objective = objective_of(form.objective, files.names.get(OBJECTIVE, "inline"), files.folder(OBJECTIVE))
@@ -209,11 +231,17 @@ def _is_file(file: Path) -> bool:
         return False
 
 
-def _dataset_problems(files: _Files, data: Mapping[str, Any]) -> Iterable[Problem]:
-    dataset = _look(data, OBJECTIVE, "workload", "dataset")
-    if isinstance(dataset, str) and not _is_file(files.folder(OBJECTIVE) / dataset):
-        message, hint = f"there is no file {dataset!r}", "the path is relative to the file that names it"
-        yield Problem(path=(OBJECTIVE, "workload", "dataset"), message=message, hint=hint)
+def _missing_files(files: _Files, data: Mapping[str, Any]) -> Iterable[Problem]:
+    for keys in (("workload", "dataset"), ("workload", "lengths"), ("load", "trace", "file")):
+        name = _look(data, OBJECTIVE, *keys)
+        if isinstance(name, str) and not _is_file(files.folder(OBJECTIVE) / name):
+            message, hint = f"there is no file {name!r}", "the path is relative to the file that names it"
+            yield Problem(path=(OBJECTIVE, *keys), message=message, hint=hint)
+
+
+def _missing_space(data: Mapping[str, Any]) -> Iterable[Problem]:
+    if SPACE not in data and _look(data, "engine", "kind") != EngineKind.ENDPOINT:
+        yield Problem(path=(SPACE,), message="is missing", hint="add it")
 
 
 def _engine_problems(spec: StudySpec) -> Iterable[Problem]:

@@ -9,7 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from autotune.study.forms import Form, ObjectiveForm, SpaceForm, StudyForm
+from autotune.study.form import Form
+from autotune.study.forms import SpaceForm, StudyForm
+from autotune.study.objective_forms import ObjectiveForm
 
 FOLDER = Path(__file__).parent / "schemas"
 

@@ -3,46 +3,27 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 from autotune.records.spec import (
     Args,
-    Bound,
     Choice,
-    Direction,
+    ContainerSpec,
     Domain,
+    EngineKind,
     EngineSpec,
-    FixedLength,
     FloatRange,
+    HardwareSpec,
     IntRange,
-    Length,
-    LogNormalLength,
     ObjectiveSpec,
     ParameterSpec,
-    Slo,
+    PriceSpec,
     SpaceSpec,
     StudySpec,
-    UniformLength,
-    WorkloadSpec,
 )
-from autotune.study.forms import (
-    AnyLength,
-    AnyParameter,
-    AnySlo,
-    CeilingForm,
-    EngineForm,
-    FloatForm,
-    FloorForm,
-    IntForm,
-    LogNormalForm,
-    ObjectiveForm,
-    SpaceForm,
-    StudyForm,
-    UniformForm,
-    WorkloadForm,
-)
+from autotune.study.forms import AnyParameter, EngineForm, FloatForm, IntForm, SpaceForm, StudyForm
+from autotune.study.objective_shape import objective_data, without_none
 
 # --- form -> record -------------------------------------------------------------------------------------------------
 
@@ -57,11 +38,12 @@ def study_of(form: StudyForm, *, space: SpaceSpec, objective: ObjectiveSpec, inc
         objective=objective,
         hardware=form.hardware,
         incumbent=incumbent,
-        budget=form.budget,
+        budget=replace(form.budget, trials=1) if form.engine.kind is EngineKind.ENDPOINT else form.budget,
         sampler=form.sampler,
         seed=form.seed,
         storage=form.storage,
         quality=form.quality,
+        price=form.price,
     )
 
 
@@ -74,11 +56,19 @@ def _engine(form: EngineForm) -> EngineSpec:
         env=form.env,
         startup_timeout_s=form.startup_timeout_s,
         simulate=form.simulate,
+        container=form.container,
+        url=form.url,
+        api_key_env=form.api_key_env,
     )
 
 
-def space_of(form: SpaceForm, name: str) -> SpaceSpec:
-    """Return the record of a search space; `name` is what it is called when the file doesn't say."""
+def space_of(form: SpaceForm | None, name: str) -> SpaceSpec:
+    """Return the record of a search space; `name` is what it is called when the file doesn't say.
+
+    None is an endpoint's, of which nothing is tuned.
+    """
+    if form is None:
+        return SpaceSpec(name="none", engine=EngineKind.ENDPOINT, parameters=())
     return SpaceSpec(
         name=form.name or name,
         engine=form.engine,
@@ -102,72 +92,50 @@ def _domain(form: AnyParameter) -> Domain:
     return Choice(values=tuple(form.choice))
 
 
-def objective_of(form: ObjectiveForm, name: str, folder: Path) -> ObjectiveSpec:
-    """Return the record of an objective; a dataset's path is relative to `folder`."""
-    direction = Direction.MINIMIZE if form.maximize is None else Direction.MAXIMIZE
-    return ObjectiveSpec(
-        name=form.name or name,
-        metric=form.maximize or form.minimize or "",
-        direction=direction,
-        slos=tuple(_slo(metric, slo) for metric, slo in form.slos.items()),
-        workload=_workload(form.workload, folder),
-        load=form.load,
-        confidence=form.confidence,
-    )
-
-
-def _slo(metric: str, form: AnySlo) -> Slo:
-    if isinstance(form, FloorForm):
-        return Slo(metric=metric, limit=form.min, bound=Bound.MIN)
-    return Slo(metric=metric, limit=form.max if isinstance(form, CeilingForm) else form)
-
-
-def _workload(form: WorkloadForm, folder: Path) -> WorkloadSpec:
-    return WorkloadSpec(
-        shape=form.shape,
-        input_tokens=_length(form.input_tokens),
-        output_tokens=_length(form.output_tokens),
-        prefix=form.prefix,
-        dataset=None if form.dataset is None else str((folder / form.dataset).absolute()),
-    )
-
-
-def _length(form: AnyLength | None) -> Length | None:
-    if isinstance(form, UniformForm):
-        return UniformLength(low=form.uniform[0], high=form.uniform[1])
-    if isinstance(form, LogNormalForm):
-        return form.lognormal
-    return None if form is None else FixedLength(tokens=form)
-
-
 # --- record -> form, as plain data ----------------------------------------------------------------------------------
 
 
 def study_data(spec: StudySpec) -> dict[str, Any]:
     """Return the file form of a study, everything inline and defaults left out where they are None."""
-    return _without_none(
+    tuned = spec.engine.kind is not EngineKind.ENDPOINT
+    return without_none(
         name=spec.name,
         model=spec.model,
-        engine=_engine_data(spec.engine),
-        hardware=None if spec.hardware.gpus is None else {"gpus": list(spec.hardware.gpus)},
+        engine=_engine_data(spec.engine) if tuned else _endpoint_data(spec.engine),
+        hardware=_hardware_data(spec.hardware),
         incumbent=None if spec.incumbent is None else dict(spec.incumbent),
-        search_space=space_data(spec.search_space),
+        search_space=space_data(spec.search_space) if tuned else None,
         objective=objective_data(spec.objective),
-        budget=_without_none(trials=spec.budget.trials, hours=spec.budget.hours),
-        sampler={"kind": spec.sampler.kind},
+        budget=without_none(trials=spec.budget.trials, hours=spec.budget.hours),
+        sampler={"kind": spec.sampler.kind} if tuned else None,
         seed=spec.seed,
         storage=spec.storage,
         quality=spec.quality,
+        price=None if spec.price is None else _price_data(spec.price),
     )
 
 
-def _without_none(**fields: object) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _price_data(spec: PriceSpec) -> dict[str, Any]:
+    return without_none(
+        usd_per_gpu_hour=spec.usd_per_gpu_hour,
+        usd_per_hour=spec.usd_per_hour,
+        usd_per_million_input_tok=spec.usd_per_million_input_tok,
+        usd_per_million_output_tok=spec.usd_per_million_output_tok,
+        rate_rps=spec.rate_rps,
+        headroom_ratio=spec.headroom_ratio,
+        starts_per_month=spec.starts_per_month,
+        overheads=asdict(spec.overheads),
+        api=None if spec.api is None else asdict(spec.api),
+    )
+
+
+def _endpoint_data(spec: EngineSpec) -> dict[str, Any]:
+    return without_none(kind=spec.kind.value, url=spec.url, api_key_env=spec.api_key_env)
 
 
 def _engine_data(spec: EngineSpec) -> dict[str, Any]:
     simulate = spec.simulate
-    return _without_none(
+    return without_none(
         kind=spec.kind.value,
         command=list(spec.command) or None,
         args=dict(spec.args),
@@ -180,7 +148,22 @@ def _engine_data(spec: EngineSpec) -> dict[str, Any]:
             "time_scale": simulate.time_scale,
             "faults": list(simulate.faults),
         },
+        container=spec.container and _container_data(spec.container),
     )
+
+
+def _container_data(spec: ContainerSpec) -> dict[str, Any]:
+    return {
+        "runtime": spec.runtime,
+        "image": spec.image,
+        "mounts": list(spec.mounts),
+        "options": list(spec.options),
+    }
+
+
+def _hardware_data(spec: HardwareSpec) -> dict[str, Any]:
+    gpus = None if spec.gpus is None else list(spec.gpus)
+    return without_none(gpus=gpus, when_busy=spec.when_busy)
 
 
 def space_data(spec: SpaceSpec) -> dict[str, Any]:
@@ -195,7 +178,7 @@ def space_data(spec: SpaceSpec) -> dict[str, Any]:
 
 
 def _parameter_data(spec: ParameterSpec) -> dict[str, Any]:
-    return _domain_data(spec.domain) | _without_none(
+    return _domain_data(spec.domain) | without_none(
         when=spec.when, why=spec.why or None, changes_output=spec.changes_output or None
     )
 
@@ -205,44 +188,4 @@ def _domain_data(domain: Domain) -> dict[str, Any]:
         return {"choice": list(domain.values)}
     key = "int" if isinstance(domain, IntRange) else "float"
     step = None if domain.step == 1 and key == "int" else domain.step
-    return _without_none(**{key: [domain.low, domain.high], "log": domain.log or None, "step": step})
-
-
-def objective_data(spec: ObjectiveSpec) -> dict[str, Any]:
-    """Return the file form of an objective."""
-    load = spec.load
-    return {
-        "name": spec.name,
-        spec.direction.value: spec.metric,
-        "slos": {slo.metric: {"min": slo.limit} if slo.bound is Bound.MIN else slo.limit for slo in spec.slos},
-        "workload": _workload_data(spec.workload),
-        "load": _without_none(
-            poisson_rps=load.poisson_rps,
-            concurrency=load.concurrency,
-            duration_s=load.duration_s,
-            warmup_s=load.warmup_s,
-            max_requests=load.max_requests,
-            repeats=load.repeats,
-        ),
-        "confidence": spec.confidence,
-    }
-
-
-def _workload_data(spec: WorkloadSpec) -> dict[str, Any]:
-    prefix = spec.prefix
-    return _without_none(
-        shape=spec.shape,
-        input_tokens=_length_data(spec.input_tokens),
-        output_tokens=_length_data(spec.output_tokens),
-        prefix=prefix and {"tokens": prefix.tokens, "groups": prefix.groups},
-        dataset=spec.dataset,
-    )
-
-
-def _length_data(length: Length | None) -> int | Mapping[str, object] | None:
-    if isinstance(length, LogNormalLength):
-        fields = {"median": length.median, "sigma": length.sigma, "low": length.low, "high": length.high}
-        return {"lognormal": fields}
-    if isinstance(length, UniformLength):
-        return {"uniform": [length.low, length.high]}
-    return None if length is None else length.tokens
+    return without_none(**{key: [domain.low, domain.high], "log": domain.log or None, "step": step})

@@ -21,7 +21,7 @@ from autotune.models.simulation import SimResult, Trace, simulate, trace_of
 from autotune.models.steptime import HostCosts
 from autotune.records.spec import StudySpec
 from autotune.records.trial import LevelPlan
-from autotune.trial.loading import level_seed, longest_request
+from autotune.trial.plans import level_seed, longest_request
 from benchmarks.simulator.vllm_cpu_grid import Measured
 
 Floats = NDArray[np.float64]

@@ -63,6 +63,8 @@ FIELDS = [
         "fingerprint",
         "versions",
         "warnings",
+        "cost",
+        "suggested_limits",
     ),
 ]
 

@@ -48,6 +48,7 @@ def test_a_simulated_run_says_how_to_go_on_with_a_real_engine_and_a_real_one_how
     pretended = [replace(trial, simulated=True) for trial in dozen()]
     real, simulated = run_of(tmp_path / "a", dozen(), summary()), run_of(tmp_path / "b", pretended, summary())
     real.best.mkdir()
+    (real.best / "vllm.yaml").touch()
     simulated.best.mkdir()
     assert "deploy: vllm serve --config" in text_of(real)
     assert "deploy:" not in text_of(simulated)

@@ -20,7 +20,7 @@ TP = parameter("tensor_parallel_size", Choice(values=(2, 4)))
     [
         (study(SEQS, rules=("max_num_seq > 1",)), ("rules", 0), "there is no 'max_num_seq' here", "max_num_seqs?"),
         (study(SEQS, rules=("gpu > 1",)), ("rules", 0), "there is no 'gpu' here", "did you mean gpus?"),
-        (study(SEQS, rules=("zzz > 1",)), ("rules", 0), "there is no 'zzz' here", "known: gpus, longest_input"),
+        (study(SEQS, rules=("zzz > 1",)), ("rules", 0), "there is no 'zzz' here", "known: experts, gpus, longest"),
         (study(SEQS, rules=("os.system > 1",)), ("rules", 0), "there is no 'os.system' here", "known"),
         (study(SEQS, rules=("1 <", "2 > 1")), ("rules", 0), "is not an expression", "allowed"),
         (study(SEQS, derived={"x": "[1]"}), ("derived",), "not a number, text", "types"),
@@ -89,7 +89,7 @@ def test_the_reader_puts_them_on_their_lines(tmp_path: Path) -> None:
         [
             "10",
             (
-                " search_space.parameters.max_num_seqs.when: there is no 'nope' here; known: gpus, "
+                " search_space.parameters.max_num_seqs.when: there is no 'nope' here; known: experts, gpus, "
                 "longest_input_tokens, longest_output_tokens, longest_request_tokens, max_model_len"
             ),
         ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -13,15 +15,19 @@ from autotune.space import build_space, space_problems
 from autotune.study import load_study, shipped_objectives, shipped_spaces
 
 ROOT = Path(__file__).parents[2]
+OTHERS = ("vllm/cpu", "tensorrt_llm/default")
 PAIRS = [  # the CPU's space is made for the short prompts of its objective
-    *((space, objective) for space in shipped_spaces() if space != "vllm/cpu" for objective in shipped_objectives()),
+    *((space, objective) for space in shipped_spaces() if space not in OTHERS for objective in shipped_objectives()),
     ("vllm/cpu", "cpu-smoke"),
 ]
 
 
 def _study(folder: Path, space: str, objective: str, more: str = "") -> StudySpec:
     path = folder / "study.yaml"
-    path.write_text(f"name: x\nmodel: m\nengine: {{kind: vllm}}\nsearch_space: {space}\nobjective: {objective}\n{more}")
+    kind = space.partition("/")[0]
+    path.write_text(
+        f"name: x\nmodel: m\nengine: {{kind: {kind}}}\nsearch_space: {space}\nobjective: {objective}\n{more}"
+    )
     return load_study(path, checks=[space_problems])
 
 
@@ -40,6 +46,38 @@ def test_a_fair_share_of_random_proposals_can_be_launched(
         assert candidate.args.get("tensor_parallel_size", 1) <= max(gpus, 1)
         assert candidate.args["max_model_len"] > 0
         assert "quantization" not in candidate.args
+
+
+TRTLLM = [objective for objective in shipped_objectives() if objective != "cpu-smoke"]
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+@pytest.mark.parametrize("objective", TRTLLM)
+def test_a_fair_share_of_random_proposals_for_tensorrt_llm_can_be_launched(
+    tmp_path: Path, objective: str, gpus: int
+) -> None:
+    ready = build_space(_study(tmp_path, "tensorrt_llm/default", objective, "quality: unchecked\n"), gpus=gpus)
+    rng = random.Random(0)
+    candidates = [made for _ in range(200) if isinstance(made := ready.sample(rng), Candidate)]
+    assert len(candidates) > 40
+    for candidate in candidates:
+        args = candidate.args
+        sizes = args.get("tensor_parallel_size", 1) * args.get("pipeline_parallel_size", 1)
+        assert sizes <= max(gpus, 1)
+        assert args["cuda_graph_config"]["max_batch_size"] == args["max_batch_size"]
+        assert not any("moe" in name for name in args)
+        if args["speculative_config"]["decoding_type"] == "None":
+            assert set(args["speculative_config"]) == {"decoding_type"}
+
+
+def test_experts_open_the_branch_for_them(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"num_local_experts": 8}')
+    spec = _study(tmp_path, "tensorrt_llm/default", "chat")
+    ready = build_space(replace(spec, model=str(tmp_path)), gpus=8)
+    assert {"moe_expert_parallel_size", "moe_config.backend"} <= set(ready.distributions())
+    rng = random.Random(0)
+    for candidate in (made for _ in range(100) if isinstance(made := ready.sample(rng), Candidate)):
+        assert candidate.args["tensor_parallel_size"] % candidate.args["moe_expert_parallel_size"] == 0
 
 
 def test_the_default_space_has_what_matters(tmp_path: Path) -> None:

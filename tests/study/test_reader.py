@@ -9,6 +9,7 @@ from autotune.errors import InputError, Problem, StudyFileError
 from autotune.records.spec import (
     Args,
     Bound,
+    CapacitySpec,
     Choice,
     Direction,
     EngineKind,
@@ -17,6 +18,7 @@ from autotune.records.spec import (
     LogNormalLength,
     Slo,
     StudySpec,
+    TraceArrivals,
     UniformLength,
 )
 from autotune.study import load_study, shipped_spaces
@@ -86,7 +88,7 @@ def test_every_problem_is_told_at_once_with_its_line_and_a_hint(tmp_path: Path) 
     text = """\
 name: bad/name
 modell: m
-engine: {kind: vlm, container: {image: x}, env: {HF_TOKEN: abc, 1X: y}}
+engine: {kind: vlm, container: {img: x}, env: {HF_TOKEN: abc, 1X: y}}
 search_space:
   engine: vllm
   parameters:
@@ -113,7 +115,8 @@ name: again
         "2: modell: unknown key; did you mean model?",
         '3: engine.kind: "vlm" is not known here; did you mean vllm?',
         "3: engine.env.1X: \"1X\" can't be used as a name; use letters, digits and '_', as HF_HOME",
-        "3: engine.container: not yet supported; remove it",
+        "3: engine.container.image: is missing; add it",
+        "3: engine.container.img: unknown key; did you mean image?",
         '3: engine.env.HF_TOKEN: a secret must not stand in a study; write "${HF_TOKEN}" and set it outside',
         "7: search_space.parameters.a.int: lower bound 3 is above upper bound 1; write [1, 3]",
         "8: search_space.parameters.b.lgo: unknown key; did you mean log?",
@@ -127,8 +130,8 @@ name: again
         "15: objective.workload: needs input_tokens and output_tokens, or a dataset; give the lengths in tokens",
         "16: objective.load.duration: unknown key; did you mean duration_s?",
         (
-            "16: objective.load: needs exactly one of poisson_rps and concurrency, got both; "
-            "give poisson_rps or concurrency"
+            "16: objective.load: needs exactly one kind of load, got poisson_rps and concurrency; "
+            "give one of poisson_rps, constant_rps, gamma, bursts, ramp, trace, concurrency, capacity"
         ),
         "17: budget.trials: expected a whole number, got true",
         "18: seed: .nan is not a finite number; give a finite number",
@@ -168,9 +171,45 @@ name: again
             "16: objective.workload.prefix.tokens: a shared prefix of 128 tokens does not fit the shortest prompt, 128",
         ),
         ("input_tokens: 128", "dataset: no.jsonl", "16: objective.workload.dataset: there is no file 'no.jsonl'"),
-        ("concurrency: 8", "", "17: objective.load: needs exactly one of poisson_rps and concurrency, got neither"),
-        ("concurrency: 8", "capacity: rps", "17: objective.load.capacity: not yet supported"),
-        ("concurrency: 8", "trace: t.jsonl", "17: objective.load.trace: not yet supported"),
+        ("concurrency: 8", "", "17: objective.load: needs exactly one kind of load, got none; give one of"),
+        ("concurrency: 8", "capacity: rp", '17: objective.load.capacity: "rp" is not known here; did you mean rps?'),
+        ("concurrency: 8", "capacity: 8", "17: objective.load.capacity: expected rps, concurrency or a mapping, got 8"),
+        ("concurrency: 8", "capacity: {low: 3, high: 2}", "17: objective.load.capacity.low: lower bound 3 is not bel"),
+        ("concurrency: 8", "capacity: {of: concurrency, low: 1.5}", "17: objective.load.capacity.low: expected a who"),
+        ("concurrency: 8", "gamma: {rps: 3}", "17: objective.load.gamma.burstiness: is missing"),
+        ("concurrency: 8", "ramp: {from_rps: 0, to_rps: 3}", "17: objective.load.ramp.from_rps: must be above 0"),
+        ("concurrency: 8", "bursts: {rps: 1, factor: 2, burst_s: 9, every_s: 9}", "17: objective.load.bursts.burst_s:"),
+        (
+            "concurrency: 8",
+            "bursts: {rps: 1, factor: 1, burst_s: 1, every_s: 9}",
+            "17: objective.load.bursts.factor: m",
+        ),
+        ("concurrency: 8", "trace: t.jsonl", '17: objective.load.trace: expected a mapping, got "t.jsonl"'),
+        ("128, output_tokens: 32", "{uniform: [1, 2]}", "16: objective.workload: needs input_tokens and output_tokens"),
+        (
+            "{input_tokens: 128, output_tokens: 32}",
+            "{}",
+            "16: objective.workload: needs input_tokens and output_tokens",
+        ),
+        ("input_tokens: 128", "correlation: 0.3, input_tokens: 128", "16: objective.workload.correlation: has no eff"),
+        ("input_tokens: 128", "correlation: 1, input_tokens: 128", "16: objective.workload.correlation: must be below"),
+        ("input_tokens: 128", "text: real, input_tokens: 128", '16: objective.workload.text: "real" is not known'),
+        ("input_tokens: 128", "sessions: {}, input_tokens: 128", "16: objective.workload.sessions.turns: is missing"),
+        (
+            "input_tokens: 128",
+            "sessions: {turns: {a: 1}}, input_tokens: 128",
+            "16: objective.workload.sessions.turns: expected a number, {uniform",
+        ),
+        (
+            "maximize: output_tok_per_s",
+            "maximize: capacity_rps",
+            "14: objective.maximize: capacity_rps is found by a search for it only; write load: {capacity: rps}",
+        ),
+        ("error_ratio: 0.01", "capacity_concurrency: {min: 3}", "15: objective.slos.capacity_concurrency: capacity_c"),
+        ("  kind: vllm", "  kind: endpoint\n  container: {image: a}", "5: engine.container: has no effect: nothing is"),
+        ("  kind: vllm", "  kind: vllm\n  container: {image: ' '}", "5: engine.container.image: is empty"),
+        ("  kind: vllm", "  kind: vllm\n  container: {image: a, mounts: [b]}", "5: engine.container.mounts[0]: 'b' is"),
+        ("name: test", "name: test\nhardware: {when_busy: queue}", '2: hardware.when_busy: "queue" is not known here'),
         ("concurrency: 8", "poisson_rps: -1", "17: objective.load.poisson_rps: must be above 0, got -1"),
         ("trials: 5", "trials: 0", "18: budget.trials: must be at least 1, got 0"),
         ("trials: 5", "hours: .inf", "18: budget.hours: .inf is not a finite number"),
@@ -196,6 +235,82 @@ def test_each_problem_has_its_line(tmp_path: Path, old: str, new: str, line: str
     told = refusal(write(tmp_path, changed(old, new)))
     assert len(told) == 1, told
     assert told[0].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("options", "at"),
+    [
+        ("[-e, HF_TOKEN=abc]", 1),
+        ("[--rm, --env, HF_TOKEN=abc]", 2),
+        ("['-e HF_TOKEN=abc']", 0),
+        ("[-eHF_TOKEN=abc]", 0),
+        ("[--env=HF_TOKEN=abc]", 0),
+    ],
+)
+def test_values_of_the_environment_must_not_stand_among_a_container_s_options(
+    tmp_path: Path, options: str, at: int
+) -> None:
+    (line,) = refusal(
+        write(tmp_path, changed("  kind: vllm", f"  kind: vllm\n  container: {{image: a, options: {options}}}"))
+    )
+    assert line.startswith(f"5: engine.container.options[{at}]: a value of HF_TOKEN must not stand on a command line; ")
+    assert line.endswith('set HF_TOKEN under engine.env, a secret as "${HF_TOKEN}"')
+    assert "abc" not in line
+
+
+def test_other_options_of_a_container_are_its_user_s_choice(tmp_path: Path) -> None:
+    options = "[--privileged, --shm-size=8g, -e, HF_TOKEN, --env=OTHER, --network, host]"
+    text = changed(
+        "  kind: vllm", f"  kind: vllm\n  container: {{image: a, mounts: [hub:/hub, /m:/m:ro], options: {options}}}"
+    )
+    container = load_study(write(tmp_path, text)).engine.container
+    assert container is not None
+    assert (container.mounts, len(container.options)) == (("hub:/hub", "/m:/m:ro"), 7)
+
+
+def test_virtual_time_refuses_sessions_and_containers(tmp_path: Path) -> None:
+    text = changed("input_tokens: 128", "sessions: {turns: 3}, input_tokens: 128")
+    virtual = text.replace("  kind: vllm", "  kind: simulated\n  container: {image: a}")
+    (container,) = refusal(write(tmp_path, virtual))
+    assert container.startswith("5: engine.container: has no effect: nothing is launched")
+    (sessions,) = refusal(write(tmp_path, text.replace("  kind: vllm", "  kind: simulated")))
+    assert sessions.startswith("16: objective.workload.sessions: a simulation in virtual time holds no sessions")
+    real = text.replace("  kind: vllm", "  kind: simulated\n  simulate: {face: server}")
+    assert load_study(write(tmp_path, real)).objective.workload.sessions is not None
+
+
+def test_requests_have_one_source(tmp_path: Path) -> None:
+    write(tmp_path, "{}", "f.jsonl")
+    beside = "dataset: f.jsonl, prefix: {tokens: 3}, text: natural, input_tokens: 128"
+    told = refusal(write(tmp_path, changed("input_tokens: 128", beside)))
+    assert [line.split(":")[1].strip() for line in told] == [
+        f"objective.workload.{key}" for key in ("input_tokens", "prefix", "text")
+    ]
+    told = refusal(write(tmp_path, changed("input_tokens: 128", "lengths: f.jsonl, correlation: 0.5")))
+    assert [line.split(":")[1].strip() for line in told] == [
+        f"objective.workload.{key}" for key in ("output_tokens", "correlation")
+    ]
+    told = refusal(write(tmp_path, changed("concurrency: 8", "trace: {file: f.jsonl}")))
+    assert [line.split(":")[1].strip() for line in told] == [
+        f"objective.workload.{key}" for key in ("input_tokens", "output_tokens")
+    ]
+
+
+def test_a_trace_brings_its_own_requests(tmp_path: Path) -> None:
+    write(tmp_path, "{}", "t.jsonl")
+    text = changed("  workload: {input_tokens: 128, output_tokens: 32}\n", "")
+    spec = load_study(write(tmp_path, text.replace("concurrency: 8", "trace: {file: t.jsonl, speed: 2}")))
+    assert spec.objective.load.trace == TraceArrivals(file=str(tmp_path / "t.jsonl"), speed=2.0)
+    (line,) = refusal(write(tmp_path, text.replace("concurrency: 8", "trace: {file: no.jsonl}")))
+    assert line.startswith("16: objective.load.trace.file: there is no file 'no.jsonl'")
+
+
+def test_a_search_for_capacity_has_a_short_form_and_needs_slos(tmp_path: Path) -> None:
+    text = changed("concurrency: 8", "capacity: concurrency").replace("output_tok_per_s", "capacity_concurrency")
+    spec = load_study(write(tmp_path, text))
+    assert spec.objective.load.capacity == CapacitySpec(of="concurrency")
+    (line,) = refusal(write(tmp_path, text.replace("slos: {ttft_ms.p90: 500, error_ratio: 0.01}", "slos: {}")))
+    assert line.startswith("17: objective.load.capacity: a capacity is the load at which SLOs hold: there are none")
 
 
 def test_several_faults_of_one_mapping_are_all_told(tmp_path: Path) -> None:

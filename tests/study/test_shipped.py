@@ -15,8 +15,17 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_names_are_paths_without_suffix() -> None:
-    assert set(shipped_spaces()) == {"vllm/default", "vllm/throughput", "vllm/latency", "vllm/cpu"}
-    assert set(shipped_objectives()) == {"chat", "rag", "summarise", "code-completion", "batch-offline", "cpu-smoke"}
+    assert set(shipped_spaces()) == {
+        "vllm/default",
+        "vllm/throughput",
+        "vllm/latency",
+        "vllm/cpu",
+        "tensorrt_llm/default",
+    }
+    assert set(shipped_objectives()) == {
+        *("chat", "chat-sessions", "rag", "rag-documents", "summarise", "code-completion", "batch-offline"),
+        *("prefill-heavy", "decode-heavy", "mixed", "cpu-smoke"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -32,7 +41,8 @@ def test_every_file_describes_itself_in_one_line(path: Path) -> None:
 @pytest.mark.parametrize("space", shipped_spaces())
 @pytest.mark.parametrize("objective", shipped_objectives())
 def test_every_pair_makes_a_study(tmp_path: Path, space: str, objective: str) -> None:
-    text = f"name: x\nmodel: m\nengine: {{kind: vllm}}\nsearch_space: {space}\nobjective: {objective}\n"
+    kind = space.partition("/")[0]
+    text = f"name: x\nmodel: m\nengine: {{kind: {kind}}}\nsearch_space: {space}\nobjective: {objective}\n"
     spec = load_study(write(tmp_path, text))
     assert (spec.search_space.name, spec.objective.name) == (space, objective)
     assert all(parameter.why for parameter in spec.search_space.parameters)
