@@ -25,7 +25,7 @@ format: setup  ## put the code into its form
 	$(BIN)/ruff check --fix .
 
 test: setup  ## every test that needs no engine installed
-	$(BIN)/pytest -m "not vllm and not vllm_full and not gpu and not podman"
+	$(BIN)/pytest -n auto -m "not vllm and not vllm_full and not gpu and not podman"
 
 quickstart: setup  ## a study on a simulated H100, in under a minute
 	$(BIN)/autotune study studies/quickstart.yaml $(if $(wildcard runs/quickstart),--resume)

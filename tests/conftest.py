@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 # A busy machine is no fault of the code: time limits belong to benchmarks.
 settings.register_profile("autotune", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("autotune")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: theirs is to be tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)

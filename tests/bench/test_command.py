@@ -239,7 +239,6 @@ def interrupted(server: Server, folder: Path, *options: str) -> Ended:
             stderr=stderr,
             text=True,
             env=os.environ | {"PYTHONPATH": str(Path.cwd())},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509  tests in the background ignore it
         ) as child,
         ended_at_last(child),
     ):
