@@ -199,7 +199,7 @@ def _state(trace: Trace, config: SchedulerConfig, limits: k.Limits) -> k.State:
     request["arrival"] = trace.arrival_s
     request["prompt"] = trace.prompt_tokens
     request["output"] = trace.output_tokens
-    request["group"] = trace.prefix_group
+    request["group"] = np.where(trace.prefix_tokens > 0, trace.prefix_group, -1)  # who shares nothing holds nothing
     request["prefix"] = np.minimum(trace.prefix_tokens, trace.prompt_tokens)
     request["admitted_s"] = request["prefilled_s"] = request["first_s"] = request["finish_s"] = np.nan
     counters = np.zeros(k.COUNTERS, dtype=np.int64)

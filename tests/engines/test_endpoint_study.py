@@ -72,7 +72,7 @@ def test_an_endpoint_is_measured_once_and_nothing_is_launched(tmp_path: Path) ->
 def test_its_bill_counts_prompts_too(tmp_path: Path) -> None:
     """32 tokens of prompt and 4 of answer: 4 + 0.5 x 32 / 4 = 8 dollars a million output tokens."""
     with serving_api() as api:
-        values = run(tmp_path, api.url).measurements[0].values
+        values = run(tmp_path, api.url, seconds=3.0).measurements[0].values
     assert values["usd_per_million_output_tok"].value == pytest.approx(8, rel=0.05)
     assert values["usd_per_useful_response"].value == pytest.approx(8 * 4 / 1e6, rel=0.1)
 
