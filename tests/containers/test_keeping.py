@@ -95,7 +95,8 @@ def test_one_that_ignores_sigterm_is_killed(runtime: Lab, log: Path) -> None:
 
 
 def test_one_that_ends_by_itself_is_told_with_its_code_and_its_whole_log(runtime: Lab, log: Path) -> None:
-    code = "import sys\nfor n in range(3000): print(n)\nsys.stderr.write('last\\n'); sys.exit(3)"
+    # Flushed first: half a line of one stream with a line of the other in between is not put together by podman.
+    code = "import sys\nfor n in range(3000): print(n)\nsys.stdout.flush(); sys.stderr.write('last\\n'); sys.exit(3)"
     with runtime.keeping(code, log) as process:
         wait_until(lambda: process.exit_code() is not None, "the exit")
         assert process.exit_code() == 3
