@@ -71,13 +71,12 @@ def find_capacity(
     bench: Bench,
     *,
     twin: Twin | None = None,
-    levels: int = LEVELS,
     on_phase: Callable[[str], None] = lambda _: None,
 ) -> Found:
     """Search the capacity that `objective.load.capacity` asks for.
 
-    `twin` is what is known of the engine before it is loaded, None when nothing is. At most `levels` full levels are
-    measured beside it (a final claim wants 4). Raises whatever `bench` raises.
+    `twin` is what is known of the engine before it is loaded, None when nothing is. At most LEVELS full levels are
+    measured beside it. Raises whatever `bench` raises.
     """
     run = _Run(objective=objective, bench=bench, on_phase=on_phase)
     doubts = list(objections_to(twin, objective))
@@ -87,7 +86,7 @@ def find_capacity(
     begin = _begin(run, search)
     told = None
     if search is not None:
-        _approach(run, search, begin, levels)
+        _approach(run, search, begin)
         told, reasons = search.told()
         doubts = [*reasons, *_contradictions(run, told)]
     trusted = told is not None and told.believed and not doubts
@@ -111,7 +110,7 @@ def _begin(run: _Run, search: TwinSearch | None) -> float:
     return run.clipped(max(BELOW * known, STREAMS if run.closed else STREAMS / each_s))
 
 
-def _approach(run: _Run, search: TwinSearch, at: float, levels: int) -> None:
+def _approach(run: _Run, search: TwinSearch, at: float) -> None:
     """Probes until they have arrived, then full levels until they agree, each where the twin says by then."""
     try:
         for index in range(PROBES):
@@ -119,7 +118,7 @@ def _approach(run: _Run, search: TwinSearch, at: float, levels: int) -> None:
             before, at = at, run.clipped(search.next(at))
             if abs(log(at / before)) < CLOSE:
                 break
-        for index in range(levels):
+        for index in range(LEVELS):
             search.add(*run.level(at, MEASURING + index))
             at = run.clipped(search.next(at))
             if search.settled(at):

@@ -8,7 +8,7 @@ where it was.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from autotune.models.steptime import HostCosts
 from autotune.records.spec import StudySpec
 from autotune.records.trial import LevelPlan
 from autotune.trial.plans import level_seed, longest_request
+from autotune.trial.twin_of import CPU
 from benchmarks.simulator.vllm_cpu_grid import Measured
 
 Floats = NDArray[np.float64]
@@ -74,28 +75,7 @@ def load_of(spec: StudySpec) -> Load:
 
 def cpu(flops: float, bandwidth: float) -> GpuSpec:
     """A machine whose peaks are what it reaches; what a layer and a token cost beyond that is the host's."""
-    return GpuSpec(
-        name="cpu",
-        bf16_flops=flops,
-        fp8_flops=flops,
-        bandwidth=bandwidth,
-        memory_bytes=8 * 2**30,
-        link=1.0,
-        capability=0,
-        eff_flops_bf16=1.0,
-        eff_flops_fp8=1.0,
-        eff_bandwidth=1.0,
-        eff_bandwidth_fp8=1.0,
-        eff_attn_prefill=1.0,
-        eff_attn_decode=1.0,
-        eff_attn_decode_fp8=1.0,
-        layer_floor_us=0.0,
-        layer_floor_fp8_us=0.0,
-        allreduce_latency_us=0.0,
-        eff_allreduce={},
-        elementwise_bytes=0.0,
-        overlap_ratio=0.0,
-    )
+    return replace(CPU, bf16_flops=flops, fp8_flops=flops, bandwidth=bandwidth)
 
 
 def config_of(knobs: dict[str, int], gpu: GpuSpec, max_model_len: int) -> SchedulerConfig:

@@ -116,9 +116,6 @@ class Faults:
         return None if value is None else str(value)
 
 
-NO_FAULTS = Faults({})
-
-
 def parse_faults(texts: Iterable[str]) -> Faults:
     """Read `name[:value]` texts; raises FaultError with the nearest name for one that doesn't exist."""
     return Faults(dict(_parse_one(text.strip()) for text in texts if text.strip()))
