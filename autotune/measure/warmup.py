@@ -26,7 +26,12 @@ def warm_from_s(requests: Iterable[RequestRecord], planned_s: tuple[float, float
 
 def warmed_up(level: LevelRecord, planned_s: tuple[float, float]) -> LevelRecord:
     """Return the level with its window begun by evidence (`warm_from_s`), never after its end; with a note where twice
-    the mean E2E would have taken too much of it."""
+    the mean E2E would have taken too much of it.
+
+    A level that ran out of requests has no more window than it used: half of that stays, however slow its first answers.
+    """
+    if level.stopped is None:
+        planned_s = planned_s[0], max(planned_s[0], min(planned_s[1], level.window_s[1]))
     begin = warm_from_s(level.requests, planned_s)
     notes = level.notes
     if begin < (wanted_s := E2E_TIMES * _mean_e2e_s(level.requests)):
