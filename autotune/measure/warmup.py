@@ -28,7 +28,8 @@ def warmed_up(level: LevelRecord, planned_s: tuple[float, float]) -> LevelRecord
     """Return the level with its window begun by evidence (`warm_from_s`), never after its end; with a note where twice
     the mean E2E would have taken too much of it.
 
-    A level that ran out of requests has no more window than it used: half of that stays, however slow its first answers.
+    A level that ran out of requests has no more window than it used: half of that stays,
+    however slow its first answers.
     """
     if level.stopped is None:
         planned_s = planned_s[0], max(planned_s[0], min(planned_s[1], level.window_s[1]))
