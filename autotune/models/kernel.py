@@ -58,10 +58,13 @@ class Group:
     users: int = 0  # running requests of it
     resident: int = 0  # leading blocks that are computed
     until: int = 0  # without users: value of POPS at which the first of them is overwritten
+    held: int = 0  # leading blocks that a running request shares (set by `free_unshared` for its own use)
 
 
 # States of a request.
 NEW, WAITING, PREFILL, DECODE, FINISHED, ABORTED = 0, 1, 2, 3, 4, 5
+
+NO_ROOM = -1  # of `admit`: the KV cache lacks blocks
 
 # Integer counters in State.n.
 (FREE, POPS, TICK, KV, DECODING, PREFILLING, WAITING_N, RUN_HEAD, RUN_TAIL, WAIT_HEAD, WAIT_TAIL, RESERVED,
@@ -177,13 +180,19 @@ def reuse(s: State, blocks: int, until: int) -> None:
             s.groups[g].until -= blocks
 
 
-def join_group(s: State, r: int) -> None:
-    """Count `r` as a user of its prefix group; the first user takes the group's cached blocks out of the free queue."""
+def prefix_blocks(s: State, limits: Limits, r: int) -> int:
+    """Leading blocks that `r` may find in the cache: its last token is always computed."""
+    return min(s.req[r].prefix, s.req[r].prompt + s.req[r].origin - 1) // limits.block_size
+
+
+def join_group(s: State, limits: Limits, r: int) -> None:
+    """Count `r` as a user of its prefix group; the first takes those of its cached blocks that it can use out of the
+    free queue, and the rest is given up."""
     g = s.req[r].group
     if g < 0:
         return
     if s.groups[g].users == 0:
-        s.groups[g].resident = surviving(s, s.groups[g].resident, s.groups[g].until)
+        s.groups[g].resident = idle_group_blocks(s, limits, r)
         if s.groups[g].resident > 0:
             reuse(s, s.groups[g].resident, s.groups[g].until)
     s.groups[g].users += 1
@@ -199,6 +208,32 @@ def leave_group(s: State, r: int) -> None:
     if s.groups[g].users == 0:
         s.groups[g].until = s.n[POPS] + s.n[FREE]
         s.n[FREE] += s.groups[g].resident
+
+
+def free_unshared(s: State) -> int:
+    """Give up the blocks of groups that no running request shares: one with a longer prefix computed them and left.
+    Returns how many."""
+    r = s.n[RUN_HEAD]
+    while r >= 0:
+        if s.req[r].group >= 0:
+            s.groups[s.req[r].group].held = 0
+        r = s.req[r].next
+    r = s.n[RUN_HEAD]
+    while r >= 0:
+        g = s.req[r].group
+        if g >= 0:
+            s.groups[g].held = max(s.groups[g].held, s.req[r].shared)
+        r = s.req[r].next
+    freed = 0
+    r = s.n[RUN_HEAD]
+    while r >= 0:
+        g = s.req[r].group
+        if g >= 0:
+            freed += s.groups[g].resident - s.groups[g].held
+            s.groups[g].resident = s.groups[g].held
+        r = s.req[r].next
+    s.n[FREE] += freed
+    return freed
 
 
 def share_prefix(s: State, limits: Limits, r: int) -> None:
@@ -400,8 +435,9 @@ def schedule_running(s: State, limits: Limits, log: Log) -> int:
     """Give running sequences their blocks, preempting from the end until they fit; returns the budget left."""
     need = plan_running(s, limits)
     while need > s.n[FREE] and s.n[RUN_TAIL] >= 0:
-        preempt(s, limits, log)
-        need = plan_running(s, limits)
+        if free_unshared(s) == 0:
+            preempt(s, limits, log)
+            need = plan_running(s, limits)
     take(s, need)
     budget = limits.max_num_batched_tokens - s.n[DECODING]
     for i in range(s.n[PREFILLING]):
@@ -415,20 +451,20 @@ def group_hit(s: State, limits: Limits, r: int) -> int:
     if g < 0 or limits.prefix_caching == 0:
         return 0
     there = s.groups[g].resident if s.groups[g].users > 0 else surviving(s, s.groups[g].resident, s.groups[g].until)
-    usable = min(s.req[r].prefix, s.req[r].prompt + s.req[r].origin - 1) // limits.block_size
-    return min(there, usable)
+    return min(there, prefix_blocks(s, limits, r))
 
 
-def idle_group_blocks(s: State, r: int) -> int:
+def idle_group_blocks(s: State, limits: Limits, r: int) -> int:
     """Cached blocks that the first user of a group takes out of the free queue."""
     g = s.req[r].group
     if g < 0 or s.groups[g].users > 0:
         return 0
-    return surviving(s, s.groups[g].resident, s.groups[g].until)
+    return min(surviving(s, s.groups[g].resident, s.groups[g].until), prefix_blocks(s, limits, r))
 
 
 def admit(s: State, limits: Limits, budget: int) -> int:
-    """Admit the head of the waiting queue if it fits; returns the tokens it got, 0 when it has to wait on."""
+    """Admit the head of the waiting queue if it fits; returns the tokens it got, 0 when it has to wait on, `NO_ROOM`
+    when that is for want of blocks."""
     size = limits.block_size
     r = s.n[WAIT_HEAD]
     total = s.req[r].prompt + s.req[r].origin
@@ -444,17 +480,17 @@ def admit(s: State, limits: Limits, budget: int) -> int:
         if limits.chunked == 0:
             return 0
         chunk = budget
-    idle = idle_group_blocks(s, r)
+    idle = idle_group_blocks(s, limits, r)
     target = total if limits.reserve_full_input == 1 else found + chunk
     if ceil_div(target, size) - shared + idle > s.n[FREE]:
-        return 0
+        return NO_ROOM
     worst = ceil_div(s.req[r].prompt + s.req[r].output, size)
     if limits.no_evict == 1 and s.n[RESERVED] + worst > limits.blocks:
         return 0
     unlink(s, r, WAIT_HEAD, WAIT_TAIL)
     s.n[WAITING_N] -= 1
     append(s, r, RUN_HEAD, RUN_TAIL)
-    join_group(s, r)
+    join_group(s, limits, r)
     if kept > 0:
         reuse(s, kept, s.req[r].kept_until)
     take(s, ceil_div(found + chunk, size) - shared - kept)
@@ -486,7 +522,9 @@ def schedule(s: State, limits: Limits, log: Log) -> int:
     if s.n[EVICTED] == 0:
         while s.n[WAITING_N] > 0 and budget > 0 and s.n[DECODING] + s.n[PREFILLING] < limits.max_num_seqs:
             got = admit(s, limits, budget)
-            if got == 0:
+            if got == NO_ROOM and free_unshared(s) > 0:
+                continue
+            if got <= 0:
                 break
             budget -= got
     return limits.max_num_batched_tokens - budget

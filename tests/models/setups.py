@@ -40,10 +40,15 @@ def chat(count: int = 200, rps: float = 20.0, seed: int = 1) -> Trace:
     )
 
 
-def traces() -> st.SearchStrategy[Trace]:
-    """Up to 40 requests of at most 1024 tokens, some sharing prefixes, in bursts or far apart."""
+def traces(families: int = 4, least_tokens: int = 1) -> st.SearchStrategy[Trace]:
+    """Up to 40 requests of at most 1024 tokens in bursts or far apart; those of one of the `families` share a prefix,
+    and are of `least_tokens` or more in and out."""
     request = st.tuples(
-        st.integers(1, 700), st.integers(1, 300), st.floats(0, 0.5), st.integers(-1, 3), st.integers(0, 300)
+        st.integers(least_tokens, 700),
+        st.integers(least_tokens, 300),
+        st.floats(0, 0.5),
+        st.integers(-1, families - 1),
+        st.integers(0, 300),
     )
     return st.lists(request, min_size=1, max_size=40).map(_trace)
 

@@ -42,6 +42,14 @@ def test_every_request_gets_exactly_its_tokens_in_order_of_time(
 
 
 @FEW
+@given(traces(families=2, least_tokens=200), configs(), st.just(1))
+def test_prefixes_of_unequal_length_never_keep_out_a_request_that_fits_alone(
+    trace: Trace, cfg: SchedulerConfig, room: int
+) -> None:
+    assert run(trace, cfg, room).produced_tokens == trace.output_tokens.sum()
+
+
+@FEW
 @given(traces(), configs(), SCARCE)
 def test_no_block_is_lost_or_made(trace: Trace, cfg: SchedulerConfig, room: int) -> None:
     result = run(trace, cfg, room)
