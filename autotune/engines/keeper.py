@@ -1,8 +1,9 @@
 """The keeper: a small process that is an engine's parent, and leaves nothing of it behind.
 
 In: one line of JSON on stdin (`argv`, `env`, `cwd`, `log`, `grace_s`, `leftovers`, `secrets`), later a line with
-seconds of grace that asks for the stop. Out: JSON lines on stdout, `started`, `failed`, `exited`, `stopped`. The end of
-stdin, which comes when the tuner dies however it dies, is a request to stop too.
+seconds of grace that asks for the stop. Out: JSON lines on stdout, `started`, `failed`, `claimed` (shared memory, which
+the tuner removes if the keeper can't), `exited`, `stopped`. The end of stdin, which comes when the tuner dies however
+it dies, is a request to stop too.
 
 As sub-reaper it inherits every process that the engine's tree orphans, so its descendants are the engine, also those
 that left the engine's process group. It imports the standard library only and is started by path with `-I -S`: it is up
@@ -125,21 +126,25 @@ class SharedMemory:
             self.claim(pids)
 
     def claim(self, pids: list[int]) -> None:
-        """Remember the new names that `pids` hold now, each with its inode."""
+        """Remember the new names that `pids` hold now, each with its inode, and tell the tuner."""
+        known = len(self.ours)
         for name in mapped(pids) - self.before:
             with contextlib.suppress(OSError):
                 self.ours.setdefault(name, (SHM / name).stat().st_ino)
+        if len(self.ours) > known:
+            report("claimed", memory=self.ours)
 
-    def remove(self) -> list[str]:
-        """Remove what is ours and still the same file; return the paths."""
-        removed = []
-        for name, inode in sorted(self.ours.items()):
-            path = SHM / name
-            with contextlib.suppress(OSError):
-                if path.stat().st_ino == inode:
-                    path.unlink()
-                    removed.append(str(path))
-        return removed
+
+def remove_memory(claimed: dict[str, int]) -> list[str]:
+    """Remove of the names in /dev/shm those that are still the file of that inode; return the paths."""
+    removed = []
+    for name, inode in sorted(claimed.items()):
+        path = SHM / name
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino == inode:
+                path.unlink()
+                removed.append(str(path))
+    return removed
 
 
 def named_in_log(log: str, patterns: list[str]) -> list[Path]:
@@ -285,7 +290,7 @@ class Keeper:
             how = "kill"
             self.memory.claim(alive)
             alive = self.kill()
-        removed = self.memory.remove() + remove_named(named_in_log(self.plan["log"], self.plan["leftovers"]))
+        removed = remove_memory(self.memory.ours) + remove_named(named_in_log(self.plan["log"], self.plan["leftovers"]))
         hide(self.plan["log"], self.plan.get("secrets", []))
         report("stopped", left=len(alive), how=how, stop_s=time.monotonic() - began, removed=removed)
 

@@ -59,8 +59,15 @@ class EngineProcess:
     `pid` is the engine's own process; of a container its first one, 0 where this machine's kernel doesn't run it.
     """
 
-    def __init__(self, keeper: subprocess.Popen[bytes], port: int | None, contained: Contained | None = None) -> None:
+    def __init__(
+        self,
+        keeper: subprocess.Popen[bytes],
+        plan: Mapping[str, Any],
+        port: int | None,
+        contained: Contained | None = None,
+    ) -> None:
         self.keeper = keeper
+        self.plan = plan
         self.port = port
         self.contained = contained
         # Before it is given a plan, thus before there is an engine; a container has one of its runtime's.
@@ -75,6 +82,7 @@ class EngineProcess:
         self.error: str | None = None
         self._exit_code: int | None = None
         self._stopped: dict[str, Any] | None = None
+        self.claimed: dict[str, int] = {}
         self._seen: set[psutil.Process] = set()
         self._served = False
         self._pending = b""
@@ -112,6 +120,8 @@ class EngineProcess:
                 self.error, self.error_code = event["error"], event.get("code")
             case "exited":
                 self._exit_code, self.oom_killed = event["code"], event.get("oom_killed", False)
+            case "claimed":
+                self.claimed = event["memory"]
             case "stopped":
                 self._stopped = dict(event)
 
@@ -179,9 +189,10 @@ class EngineProcess:
 
     def _proof(self) -> Cleanup:
         told = self._stopped or {}
-        left = told["left"] if "left" in told else self._kill_without_keeper()
+        if "left" not in told:
+            told = {**told, "left": self._kill_without_keeper(), "removed": self._clear_without_keeper()}
         return Cleanup(
-            left_processes=max(left, self.cgroup.kill() if self.cgroup is not None else 0),
+            left_processes=max(told["left"], self.cgroup.kill() if self.cgroup is not None else 0),
             port_free=self.port is None or port_free(self.port),
             shm_removed=tuple(told.get("removed", ())),
             stop_s=told.get("stop_s"),
@@ -200,6 +211,15 @@ class EngineProcess:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         return len(psutil.wait_procs(mates, timeout=keeper_module.KILL_DEADLINE_S)[1])
+
+    def _clear_without_keeper(self) -> list[str]:
+        """Remove what the engine left in memory and on disk, as far as the keeper told; hide secrets in its log."""
+        removed = keeper_module.remove_memory(self.claimed)
+        if self.contained is None:
+            left = keeper_module.named_in_log(self.plan["log"], self.plan["leftovers"])
+            removed += keeper_module.remove_named(left)
+        keeper_module.hide(self.plan["log"], self.plan["secrets"])
+        return removed
 
 
 def _session(pid: int) -> int | None:
@@ -238,7 +258,7 @@ def engine_process(
         **(contained.plan if contained else {}),
     }
     program = contained.keeper if contained else Path(keeper_module.__file__)
-    process = EngineProcess(_start_keeper(program), port, contained)
+    process = EngineProcess(_start_keeper(program), plan, port, contained)
     try:
         _give_plan(process.keeper, plan)
         process.wait_started()

@@ -199,6 +199,33 @@ def test_what_was_seen_of_a_tree_is_stopped_too_when_its_keeper_was_killed(log: 
     assert all(gone(pid) for pid in pids)
 
 
+def test_what_an_engine_left_in_memory_and_on_disk_and_its_secrets_go_also_without_its_keeper(
+    log: Path, tmp_path: Path
+) -> None:
+    named, key, memory = tmp_path / "dist_1", secrets.token_hex(8), f"autotune-{secrets.token_hex(8)}"
+    named.touch()
+    code = f"""
+import mmap, os, time
+held = os.open("/dev/shm/{memory}", os.O_CREAT | os.O_RDWR)
+os.ftruncate(held, 4096)
+kept = mmap.mmap(held, 4096)
+print("init_method=file://{named}", os.environ["KEY"], flush=True)
+time.sleep(600)
+"""
+    with engine_process(
+        python(code), env={**os.environ, "KEY": key}, log=log, leftovers=[r"file://(\S*/dist_\d)"], secrets=[key]
+    ) as process:
+        wait_until(lambda: process.exit_code() is None and process.claimed, "the claim of what it has in memory")
+        process.keeper.kill()
+    assert process.cleanup is not None
+    assert process.cleanup.how == "keeper lost"
+    assert process.cleanup.shm_removed == (f"/dev/shm/{memory}", str(named))
+    assert not named.exists()
+    assert not Path("/dev/shm", memory).exists()
+    assert "init_method" in log.read_text()
+    assert key not in log.read_text()
+
+
 def test_a_working_directory_that_was_deleted_is_said_to_be(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

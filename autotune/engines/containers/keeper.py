@@ -33,6 +33,7 @@ from autotune.engines.keeper import (
     hide,
     ignore_signals,
     read_plan,
+    remove_memory,
     report,
     wake_pipe,
 )
@@ -199,7 +200,7 @@ class Container:
             if helper is not None:
                 helper.kill()
                 helper.wait()
-        removed = self.memory.remove()
+        removed = remove_memory(self.memory.ours)
         hide(self.plan["log"], self.plan["secrets"])
         report("stopped", left=left, how=how, stop_s=time.monotonic() - began, removed=removed)
 
