@@ -83,16 +83,29 @@ def signal_all(pids: list[int], number: int) -> None:
 
 
 def mapped(pids: list[int]) -> set[str]:
-    """Names in /dev/shm that any of `pids` has mapped or open."""
-    names: set[str] = set()
+    """Names in /dev/shm that any of `pids` has mapped or open.
+
+    What is mapped is told by its inode: glibc makes a semaphore under another name than the one that stays.
+    """
     prefix = f"{SHM}/"
+    inodes: set[int] = set()
+    names: set[str] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
-            names |= {line.partition(prefix)[2] for line in lines if prefix in line}
-            links = list(open_files(pid))
-            names |= {link.removeprefix(prefix) for link in links if link.startswith(prefix)}
-    return {name for name in names if not name.endswith(" (deleted)")}
+            inodes |= {int(line.split(maxsplit=5)[4]) for line in lines if prefix in line}
+            names |= {link.removeprefix(prefix) for link in open_files(pid) if link.startswith(prefix)}
+    names = {name for name in names if not name.endswith(" (deleted)")}
+    return names | {name for name, inode in listed().items() if inode in inodes}
+
+
+def listed() -> dict[str, int]:
+    """Every name in /dev/shm with its inode."""
+    try:
+        with os.scandir(SHM) as entries:
+            return {entry.name: entry.inode() for entry in entries}
+    except OSError:
+        return {}
 
 
 def open_files(pid: int) -> Iterator[str]:
@@ -106,21 +119,14 @@ class SharedMemory:
     """Which names in /dev/shm the engine's processes made: new since the launch, and seen mapped by one of them."""
 
     def __init__(self) -> None:
-        self.before = self._listed()
+        self.before = listed().keys()
         self.first_seen: dict[str, float] = {}
         self.ours: dict[str, int] = {}
-
-    @staticmethod
-    def _listed() -> set[str]:
-        try:
-            return {path.name for path in SHM.iterdir()}
-        except OSError:
-            return set()
 
     def look(self, pids: list[int]) -> None:
         """Claim new names that `pids` hold. Cheap unless a name has just appeared."""
         now = time.monotonic()
-        new = self._listed() - self.before - self.ours.keys()
+        new = listed().keys() - self.before - self.ours.keys()
         ages = [now - self.first_seen.setdefault(name, now) for name in new]
         if any(age < YOUNG_S for age in ages):
             self.claim(pids)

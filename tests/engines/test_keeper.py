@@ -152,6 +152,22 @@ def test_shared_memory_of_a_process_that_crashed_is_removed_too(log: Path) -> No
     assert not Path("/dev/shm", name).exists()
 
 
+def test_semaphores_which_get_another_name_than_they_are_made_under_are_removed_too(log: Path) -> None:
+    code = """
+import _multiprocessing, secrets, time
+name = "/mp-" + secrets.token_hex(8)
+held = _multiprocessing.SemLock(1, 0, 1, name, False)
+print("sem." + name[1:], flush=True)
+time.sleep(600)
+"""
+    with engine_process(python(code), env=os.environ, log=log) as process:
+        name = wait_for_lines(log)[0]
+        assert Path("/dev/shm", name).exists()
+    assert process.cleanup is not None
+    assert process.cleanup.shm_removed == (f"/dev/shm/{name}",)
+    assert not Path("/dev/shm", name).exists()
+
+
 def test_files_that_the_engine_names_in_its_log_are_removed(log: Path, tmp_path: Path) -> None:
     named, other = tmp_path / "dist_1", tmp_path / "dist_2"
     named.touch()
