@@ -33,7 +33,7 @@ objective:
   maximize: output_tok_per_s
   slos: {{ttft_ms.p90: 5000, error_ratio: 0.2}}
   workload: {{input_tokens: 32, output_tokens: 4}}
-  load: {{concurrency: {clients}, duration_s: {seconds}, warmup_s: 0.1, max_requests: 200}}
+  load: {{concurrency: {clients}, duration_s: {seconds}, warmup_s: 0, max_requests: 200}}
   confidence: 0.9
 price: {{usd_per_million_input_tok: 0.5, usd_per_million_output_tok: 4}}
 """
