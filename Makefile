@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: setup check format test vllm-env vllm-study test-podman test-vllm test-vllm-full soak quickstart bench-simulator bench-classification bench-agreement bench-load bench-capacity
+.PHONY: setup check format test vllm-env vllm-study test-podman test-vllm test-vllm-full soak quickstart bench-simulator bench-classification bench-agreement bench-load bench-capacity bench-search
 
 setup: .venv/.installed  ## the tuner and its tools in .venv
 
@@ -64,3 +64,6 @@ bench-load: setup  ## the load client's clock against a server that knows, and o
 
 bench-capacity: setup  ## searches of a capacity on engines whose capacity is known
 	$(BIN)/python -m benchmarks.capacity
+
+bench-search: setup  ## launches to the best configuration, ours and others', where the best is known; ten minutes
+	$(BIN)/python -m benchmarks.search

@@ -51,8 +51,7 @@ def study(
     ] = False,
 ) -> None:
     """Run a study until its budget is spent."""
-    from autotune.engines.base import engine_for
-    from autotune.pipeline import read_study, run_study
+    from autotune.pipeline import engines_of, read_study, run_study
     from autotune.report.live import LiveView
     from autotune.report.show import show
     from autotune.trial.store import RunDirectory
@@ -61,7 +60,7 @@ def study(
     run = RunDirectory(runs / spec.name)
     try:
         with LiveView(spec, finished=run.trials() if resume else []) as view:
-            summary = run_study(spec, engine_for(spec), run, view, resume=resume)
+            summary = run_study(spec, engines_of(spec), run, view, resume=resume)
     except KeyboardInterrupt:  # caught here: typer ends the program on one without a word
         raise Interrupted("interrupted; finished trials are kept", "go on with --resume") from None
     show(run)
@@ -76,15 +75,21 @@ def check(
 ) -> None:
     """Say what a study would do, without a launch: its space, what is excluded and why, and its cost in time."""
     from autotune.check import check_study, lines
-    from autotune.engines.base import engine_for
-    from autotune.pipeline import read_study
+    from autotune.pipeline import engines_of, read_study
+    from autotune.study import uneven
     from autotune.trial.store import to_json
 
     spec = read_study(file)
-    report = check_study(spec, engine_for(spec))
-    typer.echo(to_json(report) if as_json else "\n".join(lines(report, spec.objective.load)), nl=not as_json)
-    if report.exit_code is not ExitCode.OK:
-        raise typer.Exit(report.exit_code)
+    reports = {name: check_study(spec.of_engine(name), engine) for name, engine in engines_of(spec).items()}
+    for name, report in reports.items():
+        heading = "" if name is None or as_json else f"Engine {name}\n"
+        text = to_json(report).decode() if as_json else "\n".join(lines(report, spec.objective.load)) + "\n"
+        typer.echo(heading + text, nl=False)
+    for line in uneven(spec, max(1, *(len(report.gpus) for report in reports.values()))):
+        typer.echo(line, err=as_json)
+    code = max(report.exit_code for report in reports.values())
+    if code is not ExitCode.OK:
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -152,14 +157,21 @@ def bench(
 
 @app.command()
 def prepare(file: StudyFile) -> None:
-    """Fetch a study's model and image, so that its trials need no network; a token is taken from the environment."""
+    """Fetch a study's model and image and make its variants, so that trials need neither network nor preparation."""
     from autotune.engines.prepare import prepare
-    from autotune.pipeline import read_study
+    from autotune.pipeline import prepare_variants, read_study
 
-    prepared = prepare(read_study(file), lambda text: typer.echo(text, err=True))
-    for line in prepared.lines:
+    spec = read_study(file)
+    prepared = {
+        name: prepare(spec.of_engine(name), lambda text: typer.echo(text, err=True)) for name in spec.engine_names
+    }
+    for line in dict.fromkeys(line for one in prepared.values() for line in one.lines):
         typer.echo(line)
-    typer.echo(f"trials will run {'offline' if prepared.offline else 'as HF_HUB_OFFLINE or the arguments say'}")
+    for line in prepare_variants(spec, lambda text: typer.echo(text, err=True)):
+        typer.echo(line)
+    for name, one in prepared.items():
+        whose = "trials" if name is None else f"trials of engine {name}"
+        typer.echo(f"{whose} will run {'offline' if one.offline else 'as HF_HUB_OFFLINE or the arguments say'}")
 
 
 @app.command(name="show")
@@ -176,13 +188,16 @@ def show_command(run: Run, as_json: Annotated[bool, typer.Option("--json", help=
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Two or more folders of runs.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN…", help="Folders of runs: two or more, or one of several engines.")
+    ],
     allow: Annotated[
-        list[str] | None, typer.Option(metavar="seed|model|gpus", help="Let this differ; may be given repeatedly.")
+        list[str] | None,
+        typer.Option(metavar="seed|model|tokenizer|weights|gpus", help="Let this differ; may be given repeatedly."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print it as JSON.")] = False,
 ) -> None:
-    """Say which of several runs found the better configuration, and what is inside the noise."""
+    """Say which of several runs, or engines of one, found the better configuration, and what is inside the noise."""
     from rich.console import Console
 
     from autotune.compare import compare_runs, render
@@ -205,6 +220,50 @@ def report(
     from autotune.trial.store import RunDirectory
 
     typer.echo(write_report(RunDirectory(run), output or run / "report.html"))
+
+
+@app.command()
+def export(
+    run: Run,
+    *,
+    kind: Annotated[
+        str | None, typer.Option("--format", "-f", metavar="NAME", help="What to write; without it, what there is.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Write files there; default: one file on stdout."),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(metavar="IMAGE", help="The engine's image; default: that of the version measured.")
+    ] = None,
+    fallback: Annotated[
+        str | None, typer.Option(metavar="PROVIDER/MODEL|RUN", help="What a proxy turns to (litellm).")
+    ] = None,
+    limits: Annotated[
+        bool, typer.Option("--limits", help="Add the suggested limits to the engine's arguments, where it has them.")
+    ] = False,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of several engines, this one's best; default: the best of all.")
+    ] = None,
+    pick: Annotated[
+        str | None,
+        typer.Option(metavar="throughput|latency|knee|N", help="Of the front, or trial N; default: the best."),
+    ] = None,
+) -> None:
+    """Write a run's best configuration for a deployment: YAML, script, compose, Kubernetes, Triton, proxy, rollout."""
+    from autotune.deploy.command import export_run, fallback_of, format_lines
+    from autotune.deploy.deployment import Asked, best_of_engine, picked_trial
+    from autotune.trial.store import RunDirectory
+
+    if kind is None:
+        typer.echo("\n".join(format_lines()))
+        return
+    if engine is not None and pick is not None:
+        raise typer.BadParameter("--engine and --pick both say which trial: give one")
+    trial = None if engine is None else best_of_engine(RunDirectory(run), engine)
+    trial = trial if pick is None else picked_trial(RunDirectory(run), pick)
+    asked = Asked(image=image, fallback=None if fallback is None else fallback_of(fallback), limits=limits)
+    export_run(RunDirectory(run), kind, output, asked, typer.echo, trial=trial)
 
 
 @app.command()

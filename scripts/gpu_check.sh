@@ -7,6 +7,8 @@
 # every check with what was seen. Nothing is fetched: the model is made here, with random weights. From the environment:
 #
 #   COMMAND       the engine's program (default: trtllm-serve, else vllm, from the PATH)
+#   IMAGE         an image in the place of a program: nvcr.io/nvidia/tensorrt-llm/release:TAG, or one of vLLM's
+#   RUNTIME       docker (the default) or podman, for IMAGE
 #   ENGINE_PYTHON a Python with torch, safetensors and tokenizers, to make the model (default: python3)
 #   MODEL         a model folder, in the place of the one made here
 #   GPUS          indices or UUIDs, separated by commas (default: 0)
@@ -30,9 +32,19 @@ command -v nvidia-smi >/dev/null || fail "there is no nvidia-smi: this needs an 
 nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader >/dev/null || fail "nvidia-smi finds no GPU"
 [ -x "$autotune" ] || fail "there is no $autotune: make setup, or set AUTOTUNE"
 
-program=${COMMAND:-$(command -v trtllm-serve || command -v vllm || true)}
-[ -n "$program" ] || fail "there is neither trtllm-serve nor vllm on the PATH; set COMMAND"
-case $program in
+runtime=${RUNTIME:-docker}
+if [ -n "${IMAGE:-}" ]; then
+    command -v "$runtime" >/dev/null || fail "there is no $runtime for IMAGE; set RUNTIME"
+    "$runtime" image inspect "$IMAGE" >/dev/null 2>&1 || fail "the image is not here: $runtime pull $IMAGE"
+    program=${COMMAND:-}
+    started="container: {runtime: $runtime, image: '$IMAGE'}"
+else
+    program=${COMMAND:-$(command -v trtllm-serve || command -v vllm || true)}
+    [ -n "$program" ] || fail "there is neither trtllm-serve nor vllm on the PATH; set COMMAND or IMAGE"
+fi
+[ -z "$program" ] || started="command: $program${IMAGE:+
+  $started}"
+case ${IMAGE:-}$program in
 *vllm*) kind=vllm limit=max_num_seqs budget=max_num_batched_tokens length=max_model_len ;;
 *) kind=tensorrt_llm limit=max_batch_size budget=max_num_tokens length=max_seq_len ;;
 esac
@@ -42,7 +54,12 @@ out=$(cd "$out" && pwd)
 nvidia-smi >"$out/nvidia-smi.txt"
 model=${MODEL:-$out/model}
 if [ -z "${MODEL:-}" ]; then
-    "${ENGINE_PYTHON:-python3}" scripts/make_tiny_model.py "$model" ||
+    if [ -n "${IMAGE:-}" ]; then
+        "$runtime" run --rm --user "$(id -u):$(id -g)" -v "$PWD/scripts:/scripts:ro" -v "$out:$out" \
+            --entrypoint python3 "$IMAGE" /scripts/make_tiny_model.py "$model"
+    else
+        "${ENGINE_PYTHON:-python3}" scripts/make_tiny_model.py "$model"
+    fi ||
         fail "the model could not be made; set ENGINE_PYTHON to the engine's Python, or MODEL to a folder"
 fi
 
@@ -51,7 +68,7 @@ name: gpu-check
 model: $model
 engine:
   kind: $kind
-  command: $program
+  $started
   env: {HF_HUB_OFFLINE: "1"}
   startup_timeout_s: 180
 hardware: {gpus: [${GPUS:-0}]}

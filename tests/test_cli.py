@@ -44,6 +44,7 @@ objective:
   load: {concurrency: 8, duration_s: 2, warmup_s: 0.5}
   confidence: 0.9
 budget: {trials: 3}
+finals: false
 """
 
 

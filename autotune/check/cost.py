@@ -10,6 +10,7 @@ from autotune.models.memory import plan_memory
 from autotune.models.shapes import shape_of
 from autotune.models.startup import startup_time
 from autotune.records.spec import Args, EngineKind, LoadSpec, StudySpec
+from autotune.search.finals import launches as finals_launches
 from autotune.search.gate import VLLM_ARGUMENTS, gpu_of_study
 
 ASSUMED_STARTUP_S = 90.0  # where model or GPU are unknown: small models take 30 s, large ones minutes
@@ -18,7 +19,11 @@ AROUND_S = 15.0  # canary, the last answers, the stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds of `trials` launches. `startup_known` False: its seconds are a guess for want of the model or the GPU."""
+    """Seconds of `trials` launches. `startup_known` False: its seconds are a guess for want of the model or the GPU.
+
+    `finals` are the least and the most launches that come on top, the soak of `soak_s` included; `finals_s` their
+    seconds. (0, 0) without finals.
+    """
 
     trials: int
     first_startup_s: float
@@ -27,6 +32,9 @@ class Cost:
     load_s: float
     total_s: float
     hours_limit: float | None
+    finals: tuple[int, int] = (0, 0)
+    finals_s: tuple[float, float] = (0.0, 0.0)
+    soak_s: float = 0.0
 
 
 def cost_of(spec: StudySpec, args: Args, engine: Engine) -> Cost:
@@ -35,6 +43,8 @@ def cost_of(spec: StudySpec, args: Args, engine: Engine) -> Cost:
     first, later = known or (ASSUMED_STARTUP_S, ASSUMED_STARTUP_S)
     trials = spec.budget.trials
     load_s = _load_s(spec.objective.load) + AROUND_S
+    finals, soak_s = finals_launches(spec.finals), spec.finals.soak_s if spec.finals else 0.0
+    least_s, most_s = (count * (later + load_s) + (soak_s and soak_s - load_s + AROUND_S) for count in finals)
     return Cost(
         trials=trials,
         first_startup_s=first,
@@ -43,6 +53,9 @@ def cost_of(spec: StudySpec, args: Args, engine: Engine) -> Cost:
         load_s=load_s,
         total_s=first + (trials - 1) * later + trials * load_s,
         hours_limit=spec.budget.hours,
+        finals=finals,
+        finals_s=(least_s, most_s),
+        soak_s=soak_s,
     )
 
 

@@ -16,6 +16,7 @@ from autotune import space
 from autotune.check.cost import Cost, cost_of
 from autotune.engines.base import Engine, Preflight, Refusal, Resolved
 from autotune.engines.hardware import host_versions
+from autotune.engines.variants import VariantState, variant_states
 from autotune.errors import ExitCode
 from autotune.load import first_plan
 from autotune.pipeline import gpus_of
@@ -95,6 +96,7 @@ class Report:
     cost: Cost
     slos: tuple[SloNeeds, ...]
     warnings: tuple[str, ...]
+    variants: tuple[VariantState, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
@@ -134,6 +136,7 @@ def check_study(spec: StudySpec, engine: Engine, *, sampled: int = SAMPLED) -> R
         cost=cost_of(spec, reference.args, engine),
         slos=tuple(_needs(spec)),
         warnings=tuple(dict.fromkeys(warnings)),
+        variants=variant_states(spec),
     )
 
 
@@ -214,7 +217,7 @@ def _verdict(drawn: Any, exclude: Callable[[Args], Exclusion | None]) -> tuple[S
     """Who excludes what was drawn, the kind of reason (its words without their numbers), and an example."""
     if isinstance(drawn, RuledOut):
         return Source.SPACE, drawn.rule, drawn.reason
-    exclusion = exclude(drawn.args)
+    exclusion = None if drawn.checkpoint is not None else exclude(drawn.args)  # only of the model is enough known
     if exclusion is None:
         return None, "", ""
     return exclusion.source, _NUMBER.sub("N", exclusion.failure.cause), exclusion.failure.cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ def lines(report: Report, load: LoadSpec) -> Iterator[str]:
         yield SIMULATED
     yield from _section("Hardware", _hardware(report))
     yield from _section("Space", _space(report))
+    yield from _section("Checkpoints", _checkpoints(report))
     yield from _section("Excluded before a launch", _excluded(report))
     yield from _section("Reference", _reference(report.reference))
     yield from _section("Time, an estimate", _cost(report))
@@ -54,6 +56,20 @@ def _space(report: Report) -> Iterator[str]:
     yield from map(plain, report.notes)
 
 
+def _checkpoints(report: Report) -> Iterator[str]:
+    for each in report.variants:
+        if not each.made_by:
+            yield f"{each.name}: {plain(each.path)}"
+        elif each.ready:
+            yield f"{each.name}: ready in {plain(each.path)}, made in {duration(each.prepare_s or 0.0)}"
+        else:
+            needs = (
+                "no word of its disk space" if each.needs_disk_gib is None else f"{each.needs_disk_gib:.4g} GiB of disk"
+            )
+            yield f"{each.name}: to be made in {plain(each.path)}; {needs}, {each.free_disk_gib:.4g} GiB are free"
+            yield f"  {plain(shlex.join(each.made_by))}"
+
+
 def _excluded(report: Report) -> Iterator[str]:
     yield f"{report.launchable} of {report.sampled} random candidates could be launched"
     for each in report.excluded:
@@ -84,6 +100,10 @@ def _cost(report: Report) -> Iterator[str]:
     limit = f", ended after {cost.hours_limit:g} hours" if cost.hours_limit else ""
     where = "; that is what an engine would take: simulated, it is seconds" if report.simulated else ""
     yield f"{cost.trials} launches: {duration(cost.total_s)}{limit}{where}"
+    if cost.finals[1]:
+        soak = f", a soak of {duration(cost.soak_s)} among them" if cost.soak_s else ""
+        span = f"{duration(cost.finals_s[0])} to {duration(cost.finals_s[1])}"
+        yield f"finals: {cost.finals[0]} to {cost.finals[1]} launches more, {span}{soak}"
 
 
 def _slo(slo: SloNeeds, load: LoadSpec) -> str:

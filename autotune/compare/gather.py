@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
-from autotune.compare.deciding import ASSUMED_LAUNCH_SD, difference, launches_of
+from autotune.compare.deciding import ASSUMED_LAUNCH_SD, difference, figure_over, launches_of
+from autotune.compare.reading import Entrant, by_workload, entrants_of, workload_shapes
 from autotune.compare.record import Comparison, Configuration, Contender, Difference
-from autotune.compare.unlike import ALLOWABLE, Read, gpus_of, machine_of, unlike
-from autotune.compare.words import verdict_lines
+from autotune.compare.unlike import ACROSS_WORKLOADS, ALLOWABLE, Read, gpus_of, machine_of, unlike
+from autotune.compare.words import leaders, verdict_lines
 from autotune.errors import InputError
 from autotune.records.spec import Choice, Domain, IntRange
 from autotune.records.trial import TrialRecord
-from autotune.report.view import RunView, read_view
 from autotune.space.space import PARALLELISM
-from autotune.trial.figures import figure_of
-from autotune.trial.store import RunDirectory
 
 SHOWN = (
     "output_tok_per_s_per_gpu",
@@ -41,16 +40,23 @@ MANY_TRIALS_RATIO = 1.5
 
 
 def compare_runs(paths: Sequence[Path], allow: Sequence[str] = ()) -> Comparison:
-    """Return how runs compare. Raises InputError for fewer than two, for folders that are no runs, and for runs that
-    can't be compared, with every reason; `allow` lets some of ALLOWABLE differ."""
+    """Return how runs compare, or the engines of one run. Runs of several workloads are compared workload by workload.
+
+    Raises InputError where there is nothing to compare, for folders that are no runs, and for what can't be compared,
+    with every reason; `allow` lets some of ALLOWABLE differ.
+    """
     _check(paths, allow)
-    views = [read_view(RunDirectory(path)) for path in paths]
-    runs = [Read(name=str(path), spec=view.spec, trials=view.trials) for path, view in zip(paths, views, strict=True)]
-    _refuse_unlike(runs, allow)
-    objective = runs[0].spec.objective
-    metrics = tuple(dict.fromkeys((objective.metric, *(slo.metric for slo in objective.slos), *SHOWN)))
-    contenders = tuple(_contender(run, view, metrics) for run, view in zip(runs, views, strict=True))
-    differences = tuple(_differences(runs, views, objective.metric))
+    entrants = entrants_of(paths)
+    if len(entrants) < 2:
+        raise InputError("1 run of one engine is nothing to compare", "give two or more folders: runs/<study>")
+    groups = by_workload(entrants)
+    if any(len(group) < 2 for group in groups):
+        groups = [entrants]  # which says in what the odd one out differs
+    _refuse_unlike(groups, allow)
+    parts = [_compared(group, shape) for group, shape in zip(groups, workload_shapes(groups), strict=True)]
+    contenders = tuple(contender for part in parts for contender in part.contenders)
+    differences = tuple(difference for part in parts for difference in part.differences)
+    objective = entrants[0].read.spec.objective
     return Comparison(
         objective=objective.metric,
         confidence=objective.confidence,
@@ -58,36 +64,78 @@ def compare_runs(paths: Sequence[Path], allow: Sequence[str] = ()) -> Comparison
         differences=differences,
         allowed=tuple(allow),
         warnings=tuple(_warnings(contenders, differences)),
-        verdict=tuple(verdict_lines(contenders, differences, objective.metric)),
+        verdict=parts[0].verdict if len(parts) == 1 else tuple(_verdict_by_shape(parts)),
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """What was measured with one workload, and how it compares."""
+
+    shape: str
+    objective: str
+    contenders: tuple[Contender, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def verdict(self) -> tuple[str, ...]:
+        """Its lines."""
+        return tuple(verdict_lines(self.contenders, self.differences, self.objective))
+
+
+def _compared(group: Sequence[Entrant], shape: str) -> _Part:
+    objective = group[0].read.spec.objective
+    metrics = tuple(dict.fromkeys((objective.metric, *(slo.metric for slo in objective.slos), *SHOWN)))
+    return _Part(
+        shape=shape,
+        objective=objective.metric,
+        contenders=tuple(_contender(entrant, metrics, shape) for entrant in group),
+        differences=tuple(_differences(group, objective.metric, shape)),
+    )
+
+
+def _verdict_by_shape(parts: Sequence[_Part]) -> Iterator[str]:
+    """Each workload's lines, then one line for each to decide by."""
+    yield from (f"{part.shape}: {line}" for part in parts for line in part.verdict)
+    for part in parts:
+        decided = [found for found in part.differences if found.metric == part.objective]
+        yield f"by shape, {part.shape}: {leaders(part.contenders, decided)}"
+
+
 def _check(paths: Sequence[Path], allow: Sequence[str]) -> None:
-    if len({path.resolve() for path in paths}) < len(paths) or len(paths) < 2:
-        raise InputError(
-            f"{len(paths)} runs are nothing to compare", "give two or more different folders: runs/<study>"
-        )
+    if len({path.resolve() for path in paths}) < len(paths):
+        raise InputError("the same run twice is nothing to compare", "give different folders: runs/<study>")
     if strange := [word for word in allow if word not in ALLOWABLE]:
         raise InputError(f"{strange[0]!r} can't be allowed to differ", f"one of {', '.join(ALLOWABLE)}")
 
 
-def _refuse_unlike(runs: Sequence[Read], allow: Sequence[str]) -> None:
-    found = [(aspect, text) for run in runs[1:] for aspect, text in unlike(runs[0], run) if aspect not in allow]
+def _refuse_unlike(groups: Sequence[Sequence[Entrant]], allow: Sequence[str]) -> None:
+    """Within a workload everything must be alike, between workloads what makes two engines the same contenders."""
+    firsts = [group[0].read for group in groups]
+    pairs: list[tuple[Read, Read, tuple[str, ...]]] = [(firsts[0], other, ACROSS_WORKLOADS) for other in firsts[1:]]
+    pairs += [(group[0].read, other.read, ()) for group in groups for other in group[1:]]
+    found = [
+        (aspect, text)
+        for one, other, aspects in pairs
+        for aspect, text in unlike(one, other, aspects)
+        if aspect not in allow
+    ]
     if found:
         may = sorted({aspect for aspect, _ in found} & set(ALLOWABLE))
-        hint = (
-            f"if that is the question: {' '.join(f'--allow {word}' for word in may)}" if len(may) == len(found) else ""
-        )
-        reasons = "".join(f"\n  {text}" for _, text in found)
+        every = len({aspect for aspect, _ in found}) == len(may)
+        hint = f"if that is the question: {' '.join(f'--allow {word}' for word in may)}" if every else ""
+        reasons = "".join(f"\n  {text}" for text in dict.fromkeys(text for _, text in found))
         raise InputError(
             f"these runs are not alike, so their figures can't be compared:{reasons}",
             hint or "measure both with the same objective, on the same kind of machine",
         )
 
 
-def _contender(run: Read, view: RunView, metrics: Sequence[str]) -> Contender:
+def _contender(entrant: Entrant, metrics: Sequence[str], shape: str) -> Contender:
+    run, view = entrant.read, entrant.view
     spec, summary = view.spec, view.summary
     versions = view.trials[-1].versions if view.trials else {}
+    cold = next((trial for trial in view.trials if trial.startup_kind == "cold"), None)
     return Contender(
         run=run.name,
         study=spec.name,
@@ -97,22 +145,27 @@ def _contender(run: Read, view: RunView, metrics: Sequence[str]) -> Contender:
         gpus=gpus_of(run),
         simulated=view.simulated,
         finished=summary is not None and summary.finished,
-        launched=0 if summary is None else summary.launched,
+        launched=entrant.launched,
         parallelism=_parallelism(next((p.domain for p in spec.search_space.parameters if p.name == PARALLELISM), None)),
         quality=summary.quality if summary else "unknown",
         best=None if view.best is None else _configuration(run, view.best, metrics),
         reference=None if view.reference is None else _configuration(run, view.reference, metrics),
+        shape=shape,
+        cold_start_s=None if cold is None else cold.startup_s,
+        prepare_s=sum(trial.waited_s for trial in view.trials),
+        given_up=None if entrant.result is None else entrant.result.given_up,
     )
 
 
 def _configuration(run: Read, trial: TrialRecord, metrics: Sequence[str]) -> Configuration:
-    found = {metric: figure_of(trial, metric, run.spec.price) for metric in metrics}
+    launches = launches_of(run, trial) or [trial]
+    found = {metric: figure_over(launches, metric, run) for metric in metrics}
     return Configuration(
         trial=trial.number,
         args=trial.args,
         outcome=trial.outcome.value,
         figures={metric: figure for metric, figure in found.items() if figure is not None},
-        startup_kind=trial.startup_kind,
+        startup_kind=launches[0].startup_kind if len({t.startup_kind for t in launches}) == 1 else None,
         launches=len(launches_of(run, trial)),
     )
 
@@ -126,19 +179,20 @@ def _parallelism(domain: Domain | None) -> tuple[int, ...]:
     return ()
 
 
-def _differences(runs: Sequence[Read], views: Sequence[RunView], objective: str) -> Iterator[Difference]:
-    bests = [(run, view.best) for run, view in zip(runs, views, strict=True) if view.best is not None]
+def _differences(group: Sequence[Entrant], objective: str, shape: str) -> Iterator[Difference]:
+    bests = [(entrant.read, entrant.view.best) for entrant in group if entrant.view.best is not None]
     for (run, best), (other, its_best) in combinations(bests, 2):
         for metric in dict.fromkeys((objective, *DECIDED)):
             found = difference(metric, (run, best), (other, its_best))
             if found is not None:
-                yield found
+                yield replace(found, shape=shape)
 
 
 def _warnings(contenders: Sequence[Contender], differences: Sequence[Difference]) -> Iterator[str]:
     if any(contender.simulated for contender in contenders):
         yield "SIMULATED: no real engine ran; not evidence"
     yield from (f"{c.run} has not finished: its best is that so far" for c in contenders if not c.finished)
+    yield from (f"{c.run} was {c.given_up}" for c in contenders if c.given_up is not None)
     tuned = [c for c in contenders if c.engine != "endpoint"]
     counts = [c.launched for c in tuned]
     if counts and max(counts) > MANY_TRIALS_RATIO * max(1, min(counts)):

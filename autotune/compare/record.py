@@ -26,8 +26,13 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
-    """A run: what it ran on, how much was tried, its best and its reference. `parallelism` are the GPUs that one
-    instance might be spread over; () where it was not searched."""
+    """A run, or one of its engines: what it ran on, how much was tried, its best and its reference. `parallelism` are
+    the GPUs that one instance might be spread over; () where it was not searched.
+
+    `shape` says what its workload is like (`workload_shape`). `cold_start_s` is its first start, caches empty; None
+    where an earlier one had filled them. `prepare_s` is what was waited for checkpoints to be made. `given_up` says why
+    no more of it was tried beside the other engines of its study.
+    """
 
     run: str
     study: str
@@ -42,11 +47,16 @@ class Contender:
     quality: str
     best: Configuration | None
     reference: Configuration | None
+    shape: str = ""
+    cold_start_s: float | None = None
+    prepare_s: float = 0.0
+    given_up: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One metric of the best of two runs. `winner` is a run, or None for a tie; `ratio` is first over second.
+    """One metric of the best of two contenders, of one workload. `winner` is a run, or None for a tie; `ratio` is first
+    over second.
 
     `freedom` are the degrees of freedom that the noise between launches is known with; 0: it was assumed.
     """
@@ -57,6 +67,7 @@ class Difference:
     ratio: Estimate
     winner: str | None
     freedom: int
+    shape: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

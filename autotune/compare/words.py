@@ -26,3 +26,12 @@ def _line(found: Difference, objective: str) -> str:
         return f"{what}: a tie; {evidence}, inside the noise"
     surely = "is better" if found.freedom else "is ahead, to be confirmed by repeated launches"
     return f"{what}: {found.winner} {surely}; {evidence}"
+
+
+def leaders(contenders: Sequence[Contender], objectives: Sequence[Difference]) -> str:
+    """Return who is ahead of everyone by the objective, else who tie in front; `objectives` are its differences."""
+    if not objectives:
+        return "not decided"
+    lost = {name for found in objectives for name in (found.first, found.second) if found.winner not in (None, name)}
+    front = [c.run for c in contenders if c.best is not None and c.run not in lost]
+    return front[0] if len(front) == 1 else f"a tie of {', '.join(front)}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from autotune.cost.limits import MARGIN_SDS
 from autotune.errors import InputError
 from autotune.records.metrics import PRICED
 from autotune.records.spec import (
@@ -19,8 +21,9 @@ from autotune.records.spec import (
     StudySpec,
     WorkloadSpec,
 )
-from autotune.records.summary import Gain, StudySummary
+from autotune.records.summary import EngineResult, FinalsSummary, Gain, StudySummary
 from autotune.records.trial import Estimate, Role, Ruling, SloRuling, TrialRecord
+from autotune.records.variants import Checkpoint
 from autotune.trial.figures import figure_of, operating_limits_of
 from autotune.trial.store import RunDirectory
 
@@ -93,7 +96,11 @@ class SuggestedLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestFile:
-    """The file's content. Intervals are at the objective's confidence; an open side is null."""
+    """The file's content. Intervals are at the objective's confidence; an open side is null.
+
+    `model` is what the engine loads; where a study chose another checkpoint, `checkpoint` names it, and its command
+    makes it again.
+    """
 
     schema_version: Literal[1] = 1
     study: str
@@ -116,6 +123,9 @@ class BestFile:
     warnings: tuple[str, ...]
     cost: BestCost | None = None
     suggested_limits: SuggestedLimits | None = None
+    finals: FinalsSummary | None = None
+    checkpoint: Checkpoint | None = None
+    engines: tuple[EngineResult, ...] = ()
 
 
 def best_file(
@@ -125,7 +135,7 @@ def best_file(
 
     Raises InputError for a trial without a figure of the objective.
     """
-    objective = best.objective
+    objective = summary.decided_by(best)
     if objective is None:
         raise InputError(f"trial {best.number} has no {spec.objective.metric}", "only a measured trial can be deployed")
     simulated = spec.simulated or best.simulated or summary.simulated
@@ -153,7 +163,7 @@ def best_file(
             high=objective.high,
         ),
         slos=tuple(_slo(ruling) for ruling in (best.verdict.slos if best.verdict else ())),
-        reference=_reference(run, spec, reference),
+        reference=_reference(run, spec, reference, summary),
         gain_ratio=summary.gain,
         trial=best.number,
         fingerprint=best.fingerprint,
@@ -161,6 +171,9 @@ def best_file(
         warnings=tuple(dict.fromkeys([*summary.warnings, *best.warnings])),
         cost=_cost(spec, best),
         suggested_limits=_limits(spec, best),
+        finals=summary.finals,
+        checkpoint=best.checkpoint,
+        engines=summary.engines,
     )
 
 
@@ -183,12 +196,33 @@ def _limits(spec: StudySpec, best: TrialRecord) -> SuggestedLimits | None:
     if limits is None:
         return None
     vllm = spec.search_space.engine is EngineKind.VLLM
+    tokens = _prefilling_tokens(spec, best, limits.capacity_rps) if vllm else None
     return SuggestedLimits(
         capacity_rps=limits.capacity_rps,
         in_flight_max=limits.in_flight_max,
         queue_max=limits.queue_max,
-        args={"max_num_queued_reqs": limits.admitted_max} if vllm else {},  # it counts running ones too
+        args={
+            **({"max_num_queued_reqs": limits.admitted_max} if vllm else {}),  # it counts running ones too
+            **({"max_num_queued_tokens": tokens} if tokens is not None else {}),
+        },
     )
+
+
+def _prefilling_tokens(spec: StudySpec, best: TrialRecord, capacity_rps: float) -> int | None:
+    """Prompt tokens in prefill when TTFT is at its limit: by Little's law capacity x limit requests, with the same
+    margin as those in flight have (`cost.limits`), times the mean prompt.
+
+    None without a limit on TTFT, or where the mean prompt was not measured.
+    """
+    limits_s = [slo.limit / 1e3 for slo in spec.objective.slos if slo.metric.startswith("ttft_ms.")]
+    found = [figure_of(best, name) for name in ("total_tok_per_s", "output_tok_per_s", "request_rps")]
+    if not limits_s or any(figure is None for figure in found):
+        return None
+    total, output, requests = (figure.value for figure in found if figure is not None)
+    if requests <= 0 or total <= output:
+        return None
+    waiting = capacity_rps * min(limits_s)
+    return math.ceil(math.ceil(waiting + MARGIN_SDS * math.sqrt(waiting)) * (total - output) / requests)
 
 
 def _slo(ruling: SloRuling) -> BestSlo:
@@ -205,16 +239,20 @@ def _slo(ruling: SloRuling) -> BestSlo:
     )
 
 
-def _reference(run: RunDirectory, spec: StudySpec, reference: TrialRecord | None) -> BestReference | None:
+def _reference(
+    run: RunDirectory, spec: StudySpec, reference: TrialRecord | None, summary: StudySummary
+) -> BestReference | None:
     if reference is None:
         return None
-    value = reference.objective.value if reference.objective else None
-    return BestReference(kind=_reference_kind(run, spec, reference), args=reference.args, objective=value)
+    figure = summary.decided_by(reference)
+    kind = _reference_kind(run, spec, reference)
+    return BestReference(kind=kind, args=reference.args, objective=None if figure is None else figure.value)
 
 
 def _reference_kind(run: RunDirectory, spec: StudySpec, reference: TrialRecord) -> ReferenceKind:
     """The first reference tried is what was asked for; another one stood in for it."""
-    first = next((trial for trial in run.trials() if trial.role is Role.REFERENCE), reference)
-    if first.fingerprint != reference.fingerprint:
+    tried = (t for t in run.trials() if t.role is Role.REFERENCE and t.engine == reference.engine)
+    if next(tried, reference).fingerprint != reference.fingerprint:
         return "nearest"
-    return "defaults" if spec.incumbent is None else "incumbent"
+    its_study = spec if reference.engine == spec.engine.name else run.spec().of_engine(reference.engine)
+    return "defaults" if its_study.incumbent is None else "incumbent"

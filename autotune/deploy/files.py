@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from autotune.deploy import tensorrt_llm, vllm
-from autotune.deploy.evidence import BestFile, best_file
-from autotune.engines.tensorrt_llm.options import FILE_NAME
+from autotune.deploy.deployment import Asked, Deployment, make_deployment
+from autotune.deploy.exporters import exporter
+from autotune.errors import InputError
 from autotune.records.spec import EngineKind, StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import TrialRecord
 from autotune.trial.store import RunDirectory, to_json, write_atomically
 
-Exporter = Callable[[BestFile, StudySpec], str]
-
-EXPORTERS: Mapping[EngineKind, Mapping[str, Exporter]] = {
-    EngineKind.VLLM: {"vllm.yaml": vllm.vllm_yaml, "serve.sh": vllm.serve_sh},
-    EngineKind.TENSORRT_LLM: {FILE_NAME: tensorrt_llm.options_yaml, "serve.sh": tensorrt_llm.serve_sh},
+IN_BEST: Mapping[EngineKind, tuple[str, ...]] = {
+    EngineKind.VLLM: ("vllm-yaml", "shell"),
+    EngineKind.TENSORRT_LLM: ("trtllm-yaml", "shell"),
+    EngineKind.TRITON: ("triton",),
 }
-"""File name -> what writes it, by the engine whose parameters the space has. Files ending in `.sh` are executable."""
+"""Formats that `best/` always has, by the engine that ran; the others are a command away."""
 
 
 def write_best(
@@ -31,22 +30,37 @@ def write_best(
 
     Raises InputError when a value can't be written the way the engine reads it; an older `best/` then stays.
     """
-    content = best_file(run, spec, best, reference, summary)
-    exporters = EXPORTERS.get(spec.search_space.engine, {})
-    texts = {name: export(content, spec) for name, export in exporters.items()}
+    deployment = make_deployment(run, spec, best, reference, summary, trials=run.trials(), asked=Asked(here=True))
+    texts = best_texts(deployment)
     run.path.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=run.path, prefix=".best."))
     try:
         fresh.chmod(0o755)
-        for name, text in texts.items():
-            write_atomically(fresh / name, text.encode())
-            if name.endswith(".sh"):
-                (fresh / name).chmod(0o755)
-        write_atomically(fresh / "best.json", to_json(content))
+        write_files(fresh, texts)
+        write_atomically(fresh / "best.json", to_json(deployment.best))
         _swap(fresh, run.best)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return run.best
+
+
+def best_texts(deployment: Deployment) -> dict[str, str]:
+    """Return the files of `best/` beside best.json."""
+    texts: dict[str, str] = {}
+    for name in IN_BEST.get(deployment.engine, ()):
+        texts |= exporter(name)(deployment)
+    return texts
+
+
+def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files by name, `.sh` executable. Raises InputError for a name that leads out of `folder`."""
+    for name, text in texts.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()) or path == folder:
+            raise InputError(f"an exporter names a file {name!r}", "it would lie outside its folder")
+        write_atomically(path, text.encode())
+        if name.endswith(".sh"):
+            path.chmod(0o755)
 
 
 def _swap(fresh: Path, place: Path) -> None:

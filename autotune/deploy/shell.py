@@ -6,16 +6,14 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from autotune.deploy.deployment import Deployment
+from autotune.deploy.environment import PATH, environment_of, filled
 from autotune.deploy.evidence import BestFile
+from autotune.engines.nesting import nested
+from autotune.engines.vllm import render_argv
 from autotune.errors import InputError
-from autotune.records.spec import StudySpec
-
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET_NAME = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_KEY|CREDENTIALS?)$", re.IGNORECASE)
-"""The study reader refuses a secret written out under such a name; one from elsewhere gets no further than here."""
 
 LISTEN = ('--host "${HOST:-127.0.0.1}"', '--port "${PORT:-8000}"')
 """Words of a command line by which the caller's environment says where to listen."""
@@ -26,14 +24,32 @@ def joined(lines: Sequence[str]) -> str:
     return " \\\n  ".join(lines)
 
 
-def header(best: BestFile, spec: StudySpec) -> str:
-    """Return comment lines: where this comes from, and every reason not to trust it."""
+def header(deployment: Deployment, more: Iterable[str] = (), *, environment: bool = True) -> str:
+    """Return comment lines: where this comes from, every reason not to trust it, what the engine's environment needs
+    (unless the file starts no engine), and `more`."""
+    best, needs = deployment.best, _needs(deployment) if environment else []
     facts = [
+        "Written by autotune; the evidence is in best.json.",
         f"study {_comment(best.study)}, trial {best.trial}, fingerprint {best.fingerprint}, {best.created_utc}",
         *_labels(best),
-        *_needs(spec.engine.env),
     ]
-    return "".join(f"# {line}\n" for line in ["Written by autotune; the evidence is in best.json.", *facts])
+    return "".join(f"# {_one_line(line)}\n" for line in [*facts, *needs, *more])
+
+
+def _needs(deployment: Deployment) -> list[str]:
+    environment, lines = environment_of(deployment), []
+    if paths := sorted(name for name, value in nested(deployment.args).items() if PATH.match(str(value))):
+        lines.append(f"Must be there where it runs: what these arguments name as paths: {', '.join(paths)}")
+    if environment.needed:
+        lines.append(f"Needs these in the environment: {', '.join(environment.needed)}")
+    if environment.left_out:
+        lines.append(f"Left out, being paths where it was measured: {', '.join(environment.left_out)}")
+    return lines
+
+
+def _one_line(text: str) -> str:
+    """A stranger's line break would end the comment."""
+    return re.sub(r"[^\x20-\x7e]", "?", text)
 
 
 def _labels(best: BestFile) -> list[str]:
@@ -45,36 +61,27 @@ def _labels(best: BestFile) -> list[str]:
     return labels
 
 
-def _needs(env: Mapping[str, str]) -> list[str]:
-    names = sorted({needed for name, value in env.items() for needed in _needed(name, value)})
-    return [f"Needs these in the environment: {', '.join(names)}"] if names else []
+def limit_words(deployment: Deployment) -> list[str]:
+    """Return comment lines about the suggested limits as arguments of the engine, which were not measured."""
+    limits = deployment.best.suggested_limits
+    if limits is None or not deployment.extra_args:
+        return []
+    words = " ".join(render_argv(deployment.extra_args))
+    added = "added after the measured arguments" if deployment.asked.limits else "not added: export with --limits"
+    return [f"Suggested by a model of queueing, not measured, {added}: {words}"]
 
 
-def _needed(name: str, value: str) -> list[str]:
-    """The variables that must be set for `name` to get its value; a secret written out is never copied."""
-    references = _REFERENCE.findall(value)
-    return references or ([name] if _SECRET_NAME.search(name) and _ENV_NAME.fullmatch(name) else [])
+def export_line(name: str, value: str) -> str:
+    """The line that sets a variable; what it refers to must be set by the caller."""
+    needed = lambda piece: f'"${{{piece}?set {piece}, which the engine needs}}"'  # noqa: E731
+    return f"export {name}={filled(value, lambda piece: shlex.quote(piece) if piece else '', needed)}"
 
 
-def export(name: str, value: str) -> str:
-    """The line that sets a variable: a reference must be set by the caller, a secret is never written."""
-    if not _ENV_NAME.fullmatch(name):
-        raise InputError(f"{name!r} is no name for an environment variable", "letters, digits and _ only")
-    if not _REFERENCE.search(value) and _SECRET_NAME.search(name):
-        value = f"${{{name}}}"
-    # Odd pieces are the names between `${` and `}`.
-    pieces = [
-        f'"${{{piece}?set {piece}, which the engine needs}}"' if index % 2 else shlex.quote(piece) if piece else ""
-        for index, piece in enumerate(_REFERENCE.split(value))
-    ]
-    return f"export {name}={''.join(pieces)}"
-
-
-def option_lines(words: Sequence[str], first: int) -> list[str]:
-    """The first so many words on one line, then each option with its values on its own."""
-    lines = [shlex.join(words[:first])]
-    for word in words[first:]:
-        if word.startswith("--"):
+def option_lines(words: Sequence[str]) -> list[str]:
+    """Quoted words, each option with its values on its own line."""
+    lines: list[str] = []
+    for word in words:
+        if word.startswith("--") or not lines:
             lines.append(shlex.quote(word))
         else:
             lines[-1] += f" {shlex.quote(word)}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from autotune.errors import Problem
 from autotune.records.spec import Choice, Domain, FloatRange, IntRange, StudySpec
+from autotune.records.variants import CHECKPOINT
 
 Look = Callable[[tuple[str, ...], str, Sequence[Any]], Iterator[Problem]]
 """Where an argument stands in the study, its name, and values that it may have: what is wrong with it."""
@@ -19,7 +20,8 @@ def argument_problems(spec: StudySpec, look: Look) -> Iterator[Problem]:
     for name in spec.search_space.derived:
         yield from look(("search_space", "derived", name), name, ())
     for parameter in spec.search_space.parameters:
-        yield from look(("search_space", "parameters", parameter.name), parameter.name, samples(parameter.domain))
+        if parameter.name != CHECKPOINT:  # chooses what the engine loads; none has such an argument
+            yield from look(("search_space", "parameters", parameter.name), parameter.name, samples(parameter.domain))
     for name, value in (spec.incumbent or {}).items():
         yield from look(("incumbent", name), name, (value,))
 

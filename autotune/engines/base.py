@@ -107,6 +107,15 @@ class VirtualServer(Server, Protocol):
         """Run one level and return what it gave."""
 
 
+@runtime_checkable
+class Negotiates(Server, Protocol):
+    """A server of ours that does not take requests as vLLM does: it is asked first how it wants them."""
+
+    @property
+    def prompt_writer(self) -> Callable[[Sequence[int]], str] | None:
+        """Writes token ids as text, for one that takes no ids; None: the model's tokenizer does."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """The engine's own checks refuse the arguments. `failure` is classified like that of a launch, so that the user's
@@ -208,3 +217,7 @@ def engine_for(spec: StudySpec) -> Engine:
             from autotune.engines.tensorrt_llm.engine import TensorRtLlmEngine  # noqa: PLC0415
 
             return TensorRtLlmEngine(spec)
+        case EngineKind.TRITON:
+            from autotune.engines.triton.engine import TritonEngine  # noqa: PLC0415
+
+            return TritonEngine(spec)

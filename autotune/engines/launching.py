@@ -114,7 +114,9 @@ def _started(
     plan, contained = way.plan(args, trial_dir, gpus)
     log = trial_dir / LOG_NAME
     for name, text in plan.files.items():
-        (trial_dir / name).write_text(text, encoding="utf-8")
+        path = trial_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     log.write_bytes(b"")  # an attempt before this one may have left its errors here
     process: EngineProcess | None = None
     try:
@@ -146,7 +148,7 @@ def _until_ready(
     if process.error is not None:
         raise LaunchError(way.not_started(process), argv=plan.argv)
     watch = PhaseWatch(log, way.phases, on_phase)
-    readiness = wait_ready(process, plan.port, timeout_s=way.timeout_s, watch=watch)
+    readiness = wait_ready(process, plan.port, timeout_s=way.timeout_s, watch=watch, path=plan.health_path)
     if readiness is Readiness.READY:
         return time.monotonic() - began
     text = read_log(log, plan.redacted)

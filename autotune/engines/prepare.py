@@ -14,14 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.engines.command import engine_python, resolved_env
+from autotune.engines.command import engine_python, program_path, resolved_env
+from autotune.engines.containers.engine import ContainerRefusedError, EngineContainers
 from autotune.engines.containers.runtime import RuntimeRefusedError, runtime_of
 from autotune.engines.hub import complete_snapshot, is_path, offline
 from autotune.engines.logfile import redact
 from autotune.engines.model_files import missing_in
 from autotune.engines.secrets import secrets_of
-from autotune.engines.vllm.command import find_program
-from autotune.engines.vllm.container import ContainerRefusedError, VllmContainers
+from autotune.engines.tensorrt_llm.command import find_program as find_trtllm
+from autotune.engines.tensorrt_llm.container import trtllm_containers
+from autotune.engines.triton.command import with_command
+from autotune.engines.triton.container import triton_containers
+from autotune.engines.vllm.command import find_program as find_vllm
+from autotune.engines.vllm.container import vllm_containers
 from autotune.engines.vllm.diagnosis import known_cause
 from autotune.errors import EnvironmentFault, InputError
 from autotune.records.spec import ContainerSpec, EngineKind, StudySpec
@@ -48,8 +53,9 @@ def prepare(spec: StudySpec, tell: Tell) -> Prepared:
     for a path where nothing is.
     """
     lines = [_image(spec.engine.container, tell)] if spec.engine.container is not None else []
-    if spec.engine.kind in (EngineKind.SIMULATED, EngineKind.ENDPOINT):
-        lines.append(f"model {spec.model}: nothing to fetch, the engine is {spec.engine.kind}")
+    if spec.simulated or spec.engine.kind is EngineKind.ENDPOINT:
+        what = "an endpoint" if spec.engine.kind is EngineKind.ENDPOINT else "simulated"
+        lines.append(f"model {spec.model}: nothing to fetch, the engine is {what}")
         return Prepared(lines=tuple(lines), offline=True)
     env = resolved_env(spec.engine.env)
     if is_path(spec.model):
@@ -58,13 +64,8 @@ def prepare(spec: StudySpec, tell: Tell) -> Prepared:
         raise InputError(f"there is no model in {spec.model}", "check the path; one of the hub is `organisation/name`")
     elif (folder := _complete(spec, env)) is not None:
         lines.append(f"model {spec.model}: whole in {folder}")
-    elif spec.engine.kind is EngineKind.VLLM:
-        lines.append(_fetched(spec, env, tell))
     else:
-        raise EnvironmentFault(
-            f"{spec.model} is not whole on this machine, and only vLLM's models are fetched here",
-            f"fetch it with `hf download {spec.model}`",
-        )
+        lines.append(_fetched(spec, env, tell))
     stays_off = is_path(spec.model) or bool(offline(spec.model, spec.engine.args, env))
     return Prepared(lines=tuple(lines), offline=stays_off)
 
@@ -77,8 +78,6 @@ def _local(spec: StudySpec) -> str:
     folder = Path(spec.model).expanduser().absolute()
     if folder.is_file():  # GGUF: a file is all of it
         return f"model {folder}: a file"
-    if spec.engine.kind is not EngineKind.VLLM:  # what it must hold is known of vLLM only
-        return f"model {folder}: here"
     problems = list(missing_in(folder, weights=spec.engine.args.get("load_format") != "dummy"))
     if problems:
         raise EnvironmentFault(f"the model in {folder} can't be loaded: {'; '.join(problems)}", "copy it again, whole")
@@ -131,7 +130,7 @@ def _fetched(spec: StudySpec, env: Mapping[str, str], tell: Tell) -> str:
             )
     raise EnvironmentFault(
         f"{spec.model} could not be fetched: the engine's Python ended without a word",
-        "its last words stand above; huggingface_hub must be installed beside vLLM",
+        "its last words stand above; huggingface_hub must be installed beside the engine",
     )
 
 
@@ -146,20 +145,38 @@ def _child(spec: StudySpec, env: Mapping[str, str]) -> tuple[Sequence[str], Mapp
         "consolidated": args.get("load_format") == "mistral",
     })  # fmt: skip
     if spec.engine.container is not None:
-        containers = VllmContainers(spec, spec.engine.container, simulated=False)
+        containers = _containers(spec, spec.engine.container)
         try:
             line, added, kept = containers.asking(("-I", "-c", CHILD.read_text(encoding="utf-8"), asked), ())
         except ContainerRefusedError as refused:
             raise EnvironmentFault(refused.failure.cause, refused.failure.remedy) from refused
         return line, added, kept.remove
-    program = find_program(spec.engine.command, env)
+    program = _program(spec, env)
     python = engine_python(program) if program else None
     if python is None:
         raise EnvironmentFault(
             f"{spec.model} can't be fetched: there is no Python of the engine's to do it",
-            "set engine.command to vLLM's program, or fetch the model with `hf download`",
+            f"set engine.command to the engine's program, or fetch it with `hf download {spec.model}`",
         )
     return (str(python), "-I", str(CHILD), asked), env, lambda: None
+
+
+def _program(spec: StudySpec, env: Mapping[str, str]) -> Path | None:
+    match spec.engine.kind:
+        case EngineKind.VLLM:
+            return find_vllm(spec.engine.command, env)
+        case EngineKind.TRITON:
+            return program_path(with_command(spec).engine.command, env)
+    return find_trtllm(spec.engine, env)
+
+
+def _containers(spec: StudySpec, container: ContainerSpec) -> EngineContainers:
+    match spec.engine.kind:
+        case EngineKind.VLLM:
+            return vllm_containers(spec, container, simulated=False)
+        case EngineKind.TRITON:
+            return triton_containers(with_command(spec), container)
+    return trtllm_containers(spec, container)
 
 
 def _events(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:

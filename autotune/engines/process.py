@@ -240,11 +240,13 @@ def engine_process(
     leftovers: Sequence[str] = (),
     secrets: Sequence[str] = (),
     contained: Contained | None = None,
+    locks: Sequence[int] = (),
 ) -> Iterator[EngineProcess]:
     """Run `argv` under a keeper with exactly `env`, its output appended to `log`; stop it when the context closes.
 
     `leftovers` are patterns whose first group is the path of a file that the engine names in its log and never removes;
     `secrets` are taken out of the log when the engine has ended. `contained`: `argv` makes a container, which is kept.
+    `locks` are descriptors that the keeper has open too, so that they stay held until nothing of the engine is left.
     The context yields an EngineProcess that has started, or whose `error` says why it could not.
     """
     plan = {
@@ -258,7 +260,7 @@ def engine_process(
         **(contained.plan if contained else {}),
     }
     program = contained.keeper if contained else Path(keeper_module.__file__)
-    process = EngineProcess(_start_keeper(program), plan, port, contained)
+    process = EngineProcess(_start_keeper(program, locks), plan, port, contained)
     try:
         _give_plan(process.keeper, plan)
         process.wait_started()
@@ -276,7 +278,7 @@ def _working_directory() -> Path:
         ) from None
 
 
-def _start_keeper(program: Path) -> subprocess.Popen[bytes]:
+def _start_keeper(program: Path, locks: Sequence[int]) -> subprocess.Popen[bytes]:
     if not sys.platform.startswith("linux"):
         raise EnvironmentFault(f"engines can be launched on Linux only, this is {sys.platform}")
     return subprocess.Popen(
@@ -284,6 +286,7 @@ def _start_keeper(program: Path) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         cwd="/",
+        pass_fds=locks,
         start_new_session=True,
     )
 

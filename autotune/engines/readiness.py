@@ -61,8 +61,10 @@ class PhaseWatch:
             self.on_phase(phase)
 
 
-def wait_ready(process: EngineProcess, port: int, *, timeout_s: float, watch: PhaseWatch) -> Readiness:
-    """Wait until `/health` answers 200 from the engine that was launched, the engine ends, or time is up.
+def wait_ready(
+    process: EngineProcess, port: int, *, timeout_s: float, watch: PhaseWatch, path: str = "/health"
+) -> Readiness:
+    """Wait until `path` answers 200 from the engine that was launched, the engine ends, or time is up.
 
     A port can be bound long before it listens, and 503 means "not yet": both are waited for.
     """
@@ -72,7 +74,7 @@ def wait_ready(process: EngineProcess, port: int, *, timeout_s: float, watch: Ph
         watch.look()
         if watch.crashed:
             return Readiness.CRASHED
-        answer = get(port, "/health", timeout_s=HEALTH_TIMEOUT_S)
+        answer = get(port, path, timeout_s=HEALTH_TIMEOUT_S)
         if answer is not None and not process.serves(port):
             # It may have ended between its answer and the look at its sockets.
             return Readiness.EXITED if process.exit_code() is not None else Readiness.FOREIGN

@@ -80,5 +80,6 @@ PARAMETERS: Mapping[EngineKind, Mapping[Limit, tuple[str, ...]]] = {
     EngineKind.VLLM: _VLLM,
     EngineKind.SIMULATED: _VLLM,
     EngineKind.TENSORRT_LLM: _TENSORRT_LLM,
+    EngineKind.TRITON: _TENSORRT_LLM,
 }
 """What usually moves each limit, the likeliest first, by the engine's own names."""

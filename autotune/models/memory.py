@@ -175,8 +175,8 @@ def _kv_large_enough(config: SchedulerConfig, plan: MemoryPlan) -> str:
     )
 
 
-def _outside(config: SchedulerConfig, plan: MemoryPlan) -> float:
-    """Bytes that are free once the KV cache stands; graphs and the sampler's warm-up live there."""
+def outside_bytes(config: SchedulerConfig, plan: MemoryPlan) -> float:
+    """Return the bytes that are free once the KV cache stands; graphs and the sampler's warm-up live there."""
     if config.kv_cache_memory_bytes is None:
         return plan.total_bytes * (1 - config.gpu_memory_utilization) + SLACK_BYTES
     held = plan.weights_bytes + plan.activation_bytes + plan.other_bytes + plan.kv_bytes
@@ -184,12 +184,12 @@ def _outside(config: SchedulerConfig, plan: MemoryPlan) -> float:
 
 
 def _graphs_fit(config: SchedulerConfig, plan: MemoryPlan) -> str:
-    free = _outside(config, plan)
+    free = outside_bytes(config, plan)
     return _cuda_oom(plan, plan.graph_bytes, free) if plan.graph_bytes > free else ""
 
 
 def _sampler_fits(config: SchedulerConfig, plan: MemoryPlan) -> str:
-    if plan.sampler_bytes <= _outside(config, plan) - plan.graph_bytes:
+    if plan.sampler_bytes <= outside_bytes(config, plan) - plan.graph_bytes:
         return ""
     return (
         f"RuntimeError: CUDA out of memory occurred when warming up sampler with {config.max_num_seqs} dummy requests. "

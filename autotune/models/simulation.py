@@ -144,16 +144,22 @@ def simulate(
     speed: float = 1.0,
     host: HostCosts = HOST,
     compiled: bool = True,
+    physics: tuple[Callable[..., int], Any] | None = None,
 ) -> SimResult:
     """Simulate `trace` on `config`; the same arguments give the same result, compiled or not.
 
     Open loop at the trace's arrivals, or closed with `concurrency` requests at a time, none sent after `last_start_s`;
     everything is cut at `end_s`. `blocks` overrides the KV blocks that fit, `noise_ratio` is the standard deviation of
-    a step's time, `speed` > 1 a faster GPU. Raises ValueError when a request exceeds max_model_len.
+    a step's time, `speed` > 1 a faster GPU. `physics`: a kernel with another step time, and the costs that it takes in
+    the place of `host` and `speed`. Raises ValueError when a request exceeds max_model_len.
     """
     _check(trace, config)
     usable = plan_memory(config).blocks if blocks is None else blocks
-    limits, costs = limits_of(config, usable), costs_of(config, host, speed)
+    limits = limits_of(config, usable)
+    kernel: Callable[..., int] = compile_kernel()["simulate"] if compiled else k.simulate
+    costs: Any = costs_of(config, host, speed)
+    if physics is not None:
+        kernel, costs = physics
     run = k.Run(
         concurrency=concurrency or 0,
         last_start_s=last_start_s,
@@ -162,7 +168,6 @@ def simulate(
         tpot_limit_s=limit.tpot_s if limit else NEVER_S,
         allowed=limit.allowed if limit else -1,
     )
-    kernel: Callable[..., int] = compile_kernel()["simulate"] if compiled else k.simulate
     jitter = _jitter(seed, noise_ratio)
     length = FIRST_LOG_STEPS if keep_tokens else 0
     while True:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 Names = tuple[str, ...]
 
 RUNNING: Names = ("vllm:num_requests_running", "trtllm:running_requests")
-WAITING: Names = ("vllm:num_requests_waiting", "trtllm:waiting_requests")
+WAITING: Names = ("vllm:num_requests_waiting", "trtllm:waiting_requests", "triton:waiting_requests")
 KV_USE_RATIO: Names = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "trtllm:kv_cache_usage_ratio")
 
 PROMPT_TOKENS: Names = ("vllm:prompt_tokens_total",)
@@ -27,7 +27,7 @@ ACCEPTED: Names = ("vllm:spec_decode_num_accepted_tokens_total",)
 # Histograms by their bare name: `_sum`, `_count` and the buckets hang on it.
 TTFT_S: Names = ("vllm:time_to_first_token_seconds",)
 TPOT_S: Names = ("vllm:request_time_per_output_token_seconds",)
-QUEUE_S: Names = ("vllm:request_queue_time_seconds", "trtllm:queue_seconds")
+QUEUE_S: Names = ("vllm:request_queue_time_seconds", "trtllm:queue_seconds", "triton:queue_seconds")
 PREFILL_S: Names = ("vllm:request_prefill_time_seconds",)
 DECODE_S: Names = ("vllm:request_decode_time_seconds",)
 STEP_TOKENS: Names = ("vllm:iteration_tokens_total", "trtllm:iteration_tokens")

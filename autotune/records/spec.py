@@ -7,11 +7,14 @@ the reader in `study/` checks them and the JSON Schema shows them; what takes se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+
+from autotune.records.quality import QualitySpec
+from autotune.records.variants import VariantSpec
 
 ParamValue = bool | int | float | str
 """A value of one engine parameter. `None` never appears: an engine default is expressed by leaving the name out."""
@@ -27,6 +30,7 @@ class EngineKind(StrEnum):
     TENSORRT_LLM = "tensorrt_llm"
     SIMULATED = "simulated"
     ENDPOINT = "endpoint"
+    TRITON = "triton"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,7 @@ class EngineSpec:
 
     With a `container`, `command` is what runs inside it (default: the engine's own).
     An `endpoint` runs already: it has an `url`, and `api_key_env` names the variable that holds its key.
+    `name` is what it is called among the engines of a study; None of the only one.
     """
 
     kind: EngineKind
@@ -67,6 +72,7 @@ class EngineSpec:
     container: ContainerSpec | None = None
     url: str | None = None
     api_key_env: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +118,7 @@ class ParameterSpec:
     """One engine parameter. `when` is an expression over other parameters: inactive means the engine's default holds.
 
     `changes_output` marks parameters that may alter what the model says (quantisation, KV dtype, speculation): they are
-    searched only with a quality check or when the study says `quality: unchecked`.
+    searched only when the objective has `quality` limits, or the study says `quality: unchecked`.
     """
 
     name: str
@@ -344,6 +350,7 @@ class ObjectiveSpec:
     workload: WorkloadSpec
     load: LoadSpec
     confidence: Annotated[float, Gt(0.5), Lt(1)] = 0.95
+    quality: QualitySpec | None = None
 
 
 # --- study ----------------------------------------------------------------------------------------------------------
@@ -358,8 +365,32 @@ class BudgetSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FinalsSpec:
+    """What follows the search: the best `finalists` and the reference are launched again, round by round, until they
+    separate (`auto`) or for so many rounds; then the winner is loaded for `soak_s` (0: no soak). `shifts`: whether load
+    and lengths are shifted by 30 % in the soak's launch, too (None: where launches are simulated in virtual time).
+    Differences up to `equal_ratio` are of no matter. All this comes on top of the budget's trials.
+    """
+
+    finalists: Annotated[int, Ge(1), Le(8)] = 3
+    rounds: Annotated[int, Ge(1), Le(50)] | Literal["auto"] = "auto"
+    soak_s: Annotated[float, Ge(0)] = 300.0
+    shifts: bool | None = None
+    equal_ratio: Annotated[float, Ge(0), Lt(1)] = 0.02
+
+
+NAMED_SAMPLERS = ("auto", "tpe", "random", "qmc", "nsga2", "gp", "grid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerSpec:
-    kind: Literal["auto", "tpe", "random", "qmc", "nsga2", "gp", "grid"] = "auto"
+    """`kind`: one of NAMED_SAMPLERS, or where an Optuna sampler is found: `module:Class`, or `optunahub:package:Class`;
+    `kwargs` are its arguments. `stop_when_settled`: whether the search ends before its budget once a launch is not
+    expected to be worth its time (None: as the sampler does, which is yes for `auto`; no other can tell)."""
+
+    kind: str = "auto"
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    stop_when_settled: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,9 +445,32 @@ class PriceSpec:
         )
 
 
+ENGINE = "engine"
+"""What the choice of engine is called in a study of several."""
+
+
+def parameter_of(engine: str, name: str) -> str:
+    """Return what a parameter is called beside those of other engines; an engine's name holds no dot."""
+    return f"{engine}.{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineEntry:
+    """One of several engines of a study, with what is searched of it. `engine.name` is set."""
+
+    engine: EngineSpec
+    search_space: SpaceSpec
+    incumbent: Args | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySpec:
-    """A resolved study. `incumbent`: the arguments of what runs today, imported from YAML or a command line."""
+    """A resolved study. `incumbent`: the arguments of what runs today, imported from YAML or a command line.
+
+    With several `engines`, `engine` and `incumbent` are those of the first, and `search_space` shows the whole: the
+    engine as a choice, the parameters of each under its name. What works on one engine is given `of_engine`.
+    `variants_dir` is where prepared checkpoints are kept; None: in the user's cache.
+    """
 
     name: str
     model: str
@@ -431,8 +485,37 @@ class StudySpec:
     storage: str | None = None
     quality: Literal["unchecked"] | None = None
     price: PriceSpec | None = None
+    finals: FinalsSpec | None = None
+    engines: tuple[EngineEntry, ...] = ()
+    variants: tuple[VariantSpec, ...] = ()
+    variants_dir: str | None = None
 
     @property
     def simulated(self) -> bool:
         """True when no real engine runs: such a study is never evidence."""
         return self.engine.kind is EngineKind.SIMULATED or self.engine.simulate is not None
+
+    @property
+    def engine_names(self) -> tuple[str | None, ...]:
+        """What its engines are called, in order; (None,) where there is only one, which has no name."""
+        return tuple(entry.engine.name for entry in self.engines) or (None,)
+
+    def of_engine(self, name: str | None) -> StudySpec:
+        """Return the same study with one of its engines alone; itself where it has but one (`name` None). Raises
+        KeyError."""
+        if not self.engines and name in (None, self.engine.name):
+            return self
+        for entry in self.engines:
+            if entry.engine.name == name:
+                return replace(
+                    self,
+                    engine=entry.engine,
+                    search_space=entry.search_space,
+                    incumbent=entry.incumbent,
+                    engines=(),
+                )
+        raise KeyError(name)
+
+    def variant(self, name: str) -> VariantSpec:
+        """Return one of its variants. Raises KeyError."""
+        return {variant.name: variant for variant in self.variants}[name]

@@ -14,7 +14,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from autotune.records.finals import FinalRun, Soak
+from autotune.records.quality import Quality
 from autotune.records.spec import Args, Bound, ParamValue
+from autotune.records.variants import Checkpoint
 
 SCHEMA_VERSION = 2
 
@@ -25,6 +28,7 @@ SCHEMA_VERSION = 2
 class Role(StrEnum):
     REFERENCE = "reference"
     SEARCH = "search"
+    FINAL = "final"
 
 
 def fingerprint(kind: str, model: str, args: Args) -> str:
@@ -38,13 +42,17 @@ class Candidate:
     """A configuration that passed every rule.
 
     `params` are the tuned parameters that are active (engine's own names); `args` is everything the engine is given:
-    fixed arguments, values derived from the workload and `params`, but neither model, host nor port.
+    fixed arguments, values derived from the workload and `params`, but neither model, host nor port. `engine`: whose
+    arguments these are, in a study of several; `params` then have its name in front, and name it as `engine`.
+    `checkpoint` names the variant that is loaded, None for the study's own model.
     """
 
     params: Mapping[str, ParamValue]
     args: Args
     role: Role
     fingerprint: str
+    engine: str | None = None
+    checkpoint: str | None = None
 
 
 # --- engines --------------------------------------------------------------------------------------------------------
@@ -55,7 +63,8 @@ class LaunchPlan:
     """How to start a candidate; a pure function of it. `env` holds only what is added to the tuner's environment.
 
     `files` maps names inside the trial directory to their text (an options YAML); `redacted` are values that must
-    never reach a record or a log of ours. `api_key` is what the engine will want of whoever asks it.
+    never reach a record or a log of ours. `api_key` is what the engine will want of whoever asks it. `health_path`
+    answers 200 once it is ready.
     """
 
     argv: tuple[str, ...]
@@ -66,6 +75,7 @@ class LaunchPlan:
     files: Mapping[str, str] = field(default_factory=dict)
     redacted: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
+    health_path: str = "/health"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +93,10 @@ class Endpoint:
 class Phase(StrEnum):
     """Where a trial is; also where it failed."""
 
+    PREPARE = "prepare"
     LAUNCH = "launch"
     CANARY = "canary"
+    QUALITY = "quality"
     WARMUP = "warmup"
     LOAD = "load"
     STOP = "stop"
@@ -470,6 +482,9 @@ class TrialRecord:
     excluded a candidate that was not launched. `startup_kind` is `warm` when this study launched the same model on this
     machine before (its files cached, kernels compiled), else `cold`. `others_bytes` is the memory of other processes on
     each GPU before the launch. `gpus` is what per-GPU figures are divided by; None in records of older releases.
+    `checkpoint` is the prepared checkpoint it ran, or waited for in vain; `model` is then where that lies.
+    `final` says of which trial a launch after the search measures the configuration again; None for the search's own.
+    `engine` is the engine's name in a study of several (`StudySpec.of_engine` is its study); None of the only one.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -504,3 +519,13 @@ class TrialRecord:
     versions: Mapping[str, str | None] = field(default_factory=dict)
     log_tail: tuple[str, ...] = ()
     cleanup: Cleanup | None = None
+    quality: Quality | None = None
+    final: FinalRun | None = None
+    soak: Soak | None = None
+    engine: str | None = None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that it waited for its checkpoint to be prepared; no part of `startup_s` or `wall_s`."""
+        return 0.0 if self.checkpoint is None else self.checkpoint.waited_s

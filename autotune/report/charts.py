@@ -26,6 +26,7 @@ from autotune.report.importance import importances
 from autotune.report.parallel import parallel
 from autotune.report.view import RunView, is_latency, metric_of, side_metric
 from autotune.report.words import better, differing, figure, metric_label, with_interval
+from autotune.search.sensitivity import with_intervals
 
 
 def charts(view: RunView) -> list[Chart]:
@@ -104,6 +105,15 @@ def pareto(view: RunView) -> Chart:
     )
 
 
+def _error_bars(view: RunView, names: Sequence[str]) -> dict[str, object]:
+    """The middle 90 % of each share over resampled trials, as plotly takes it."""
+    measured = [trial for trial in view.trials if trial.objective is not None and trial.params and trial.final is None]
+    found = with_intervals(measured, lambda some: importances(view.spec, some))
+    above = [max(0.0, found[name][2] - found[name][0]) if name in found else 0.0 for name in names]
+    below = [max(0.0, found[name][0] - found[name][1]) if name in found else 0.0 for name in names]
+    return {"type": "data", "symmetric": False, "array": above, "arrayminus": below, "color": INK}
+
+
 def importance(view: RunView) -> Chart:
     """Return how much each parameter mattered, or why that can't be told."""
     found = importances(view.spec, view.trials)
@@ -116,6 +126,7 @@ def importance(view: RunView) -> Chart:
             x=[share for _, share in shares],
             y=[safe(name) for name, _ in shares],
             orientation="h",
+            error_x=_error_bars(view, [name for name, _ in shares]),
             marker={"color": MEETS.colour},
             hovertemplate="%{y}: %{x:.2f}<extra></extra>",
         )
@@ -162,7 +173,7 @@ def _reach(high: float | None, low: float | None) -> float:
 
 
 def _hover(view: RunView, trial: TrialRecord) -> str:
-    pairs = differing(trial, view.reference)
+    pairs = differing(trial, view.reference_for(trial))
     figures: Sequence[tuple[str, Estimate | None]] = [
         (view.spec.objective.metric, trial.objective),
         (side_metric(view.spec), metric_of(trial, side_metric(view.spec))),

@@ -96,6 +96,7 @@ def monthly(chosen: TrialRecord, price: PriceSpec, capacity_rps: float) -> tuple
         gpus_per_replica=1,
         usd_per_gpu_hour=price.hourly_usd(chosen.gpus or 1) or 0.0,
         startup_s=chosen.startup_s or 0.0,
+        preparation_s=(chosen.checkpoint.prepare_s or 0.0) if chosen.checkpoint is not None else 0.0,
         starts_per_month=price.starts_per_month,
         overheads_usd=overheads.network_usd + overheads.engineering_usd + overheads.operations_usd,
         downtime_hours_per_month=overheads.downtime_hours,

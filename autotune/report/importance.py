@@ -23,7 +23,7 @@ def importances(spec: StudySpec, trials: Sequence[TrialRecord]) -> Mapping[str, 
     Returns why instead when the trials don't tell. Only trials that were measured count, so a parameter that decides
     whether the engine runs at all is not credited for that. Source: PED-ANOVA, Watanabe et al., IJCAI 2023.
     """
-    measured = [trial for trial in trials if trial.objective is not None and trial.params]
+    measured = [trial for trial in trials if trial.objective is not None and trial.params and trial.final is None]
     if len(measured) < ENOUGH_TRIALS:
         return f"too few trials to tell: {len(measured)} were measured, {ENOUGH_TRIALS} are needed"
     shares = _ped_anova(_as_study(spec, measured))

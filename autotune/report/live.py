@@ -23,7 +23,7 @@ from autotune.records.spec import StudySpec
 from autotune.records.trial import Candidate, Outcome, Role, TrialRecord
 from autotune.report.table import excerpt, trial_table
 from autotune.report.verdict import banners
-from autotune.report.view import RunView, find_reference, make_view, metric_of, side_metric
+from autotune.report.view import RunView, make_view, metric_of, own_reference, side_metric
 from autotune.report.words import (
     OUTCOME_MEANING,
     differing,
@@ -56,7 +56,7 @@ class CurrentTrial:
     def what(self) -> str:
         """The configuration in a line."""
         if self.role is Role.REFERENCE:
-            return "reference"
+            return " ".join(["reference", *(pair for pair in self.differences if pair.startswith("engine="))])
         return " ".join(self.differences) or "as reference"
 
 
@@ -108,7 +108,7 @@ class LiveView:
         self._current = CurrentTrial(
             number=number,
             role=candidate.role,
-            differences=tuple(differing(candidate, find_reference(self._trials))),
+            differences=tuple(differing(candidate, own_reference(self._trials, candidate, None))),
             phase=plain(text),
             began_s=began_s,
             phase_began_s=now,
@@ -164,8 +164,8 @@ class LiveView:
 
 
 def launches(trials: Sequence[TrialRecord]) -> int:
-    """Return how many trials counted against the budget: those that were launched."""
-    return sum(trial.outcome is not Outcome.RULED_OUT for trial in trials)
+    """Return how many trials counted against the budget: those that were launched, finals apart."""
+    return sum(trial.outcome is not Outcome.RULED_OUT and trial.final is None for trial in trials)
 
 
 def time_left_s(spec: StudySpec, trials: Sequence[TrialRecord], elapsed_s: float) -> float | None:

@@ -183,7 +183,7 @@ def _trial_row(view: RunView, trial: TrialRecord, side: str) -> str:
     best = view.best is not None and trial.number == view.best.number
     reference = view.reference is not None and trial.number == view.reference.number
     marks = " ".join(word for word, is_so in (("★ best", best), ("reference", reference)) if is_so)
-    pairs = "".join(f"<code>{escape(pair)}</code>" for pair in differing(trial, view.reference))
+    pairs = "".join(f"<code>{escape(pair)}</code>" for pair in differing(trial, view.reference_for(trial)))
     cells = [
         _number(trial.number, str(trial.number)),
         f'<td class="mark">{marks}</td>',

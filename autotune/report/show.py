@@ -89,6 +89,7 @@ def _short(view: RunView, trial: TrialRecord) -> dict[str, Any]:
         "verdict",
         "diagnosis",
         "failure",
+        "quality",
         "startup_s",
         "startup_kind",
         "wall_s",
@@ -98,7 +99,7 @@ def _short(view: RunView, trial: TrialRecord) -> dict[str, Any]:
     return {
         **{name: whole[name] for name in kept},
         "meaning": OUTCOME_MEANING[trial.outcome],
-        "differs": differing(trial, view.reference),
+        "differs": differing(trial, view.reference_for(trial)),
         "beside": {"metric": side, "estimate": json.loads(to_json(estimate)) if estimate else None},
     }
 

@@ -8,9 +8,19 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from autotune.records.finals import FinalRun
 from autotune.records.trial import Outcome, Role, TrialRecord
 from autotune.report.view import RunView, metric_of, side_metric
-from autotune.report.words import ABSENT, OUTCOME_WORDS, differing, figure, metric_label, plus_minus, startup_text
+from autotune.report.words import (
+    ABSENT,
+    OUTCOME_WORDS,
+    differing,
+    figure,
+    metric_label,
+    plain,
+    plus_minus,
+    startup_text,
+)
 
 NEVER_SHORTENED = 1_000_000
 NO_BREAK = "\u00a0"
@@ -51,9 +61,11 @@ def _cells(view: RunView, trial: TrialRecord, side: str, max_differences: int) -
 
 def difference_text(view: RunView, trial: TrialRecord, max_differences: int = NEVER_SHORTENED) -> str:
     """Return what differs from the reference in pairs parted by spaces; the reference itself is called so."""
-    if _is(trial, view.reference):
-        return "(reference)"
-    pairs = differing(trial, view.reference)
+    if trial.final is not None:
+        return final_text(trial.final)
+    if _is(trial, view.reference_for(trial)):
+        return "(reference)" if trial.engine is None else f"(reference) engine={plain(trial.engine)}"
+    pairs = differing(trial, view.reference_for(trial))
     if not pairs:
         return "(as reference)"
     hidden = len(pairs) - max_differences
@@ -61,6 +73,11 @@ def difference_text(view: RunView, trial: TrialRecord, max_differences: int = NE
         pairs = [*pairs[:max_differences], f"+{hidden}{NO_BREAK}more"]
     text = " ".join(pairs)
     return f"(reference tried) {text}" if trial.role is Role.REFERENCE else text
+
+
+def final_text(final: FinalRun) -> str:
+    """Return what a launch after the search was for."""
+    return f"(trial {final.of} again, {f'round {final.round}' if final.round else final.stage.value})"
 
 
 def outcome_text(trial: TrialRecord) -> Text:

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from autotune.engines.vllm.downgrades import downgrades
 from autotune.records.spec import EngineKind
 from autotune.records.trial import Outcome, Ruling, TrialRecord
+from autotune.report.checkpoints import checkpoint_lines
 from autotune.report.cost import cost_lines
+from autotune.report.engines import engines_lines
+from autotune.report.finals import finals_lines, neighbour_lines
+from autotune.report.quality import quality_lines
 from autotune.report.view import RunView, failed
 from autotune.report.words import (
     OUTCOME_MEANING,
@@ -52,7 +56,11 @@ def next_steps(view: RunView) -> list[str]:
     if not view.trials:
         return []
     steps = [f"look closer: autotune report {view.path}, or autotune dashboard {view.path}"]
-    if view.simulated and view.spec.engine.kind is not EngineKind.ENDPOINT:
+    if view.spec.engines:
+        steps.insert(0, f"which engine, and how sure: autotune compare {view.path}")
+    if view.simulated and view.spec.engines:
+        steps.append("on a machine with the GPU: the engines' own kinds without `simulate`, and another `name`")
+    elif view.simulated and view.spec.engine.kind is not EngineKind.ENDPOINT:
         kind = "vllm" if view.spec.engine.kind is EngineKind.SIMULATED else view.spec.engine.kind.value
         steps.append(
             f"on a machine with the GPU: set `engine: {{kind: {kind}}}` and another `name`, then autotune study FILE"
@@ -67,7 +75,8 @@ def next_steps(view: RunView) -> list[str]:
 def headline(view: RunView) -> str:
     """Return the verdict in one line."""
     if view.best is not None:
-        return f"{'Best' if _finished(view) else 'Best so far'}: {_result(view, view.best)}{gain_text(view)}"
+        whose = "" if view.best.engine is None else f"engine {plain(view.best.engine)}, "
+        return f"{'Best' if _finished(view) else 'Best so far'}: {whose}{_result(view, view.best)}{gain_text(view)}"
     if view.nearest is not None:
         return f"Nothing met the objective. Nearest: {_result(view, view.nearest)}"
     if not view.trials:
@@ -97,6 +106,10 @@ def details(view: RunView) -> list[str]:
     if chosen is not None:
         lines += [f"Limited by {diagnosis_text(chosen.diagnosis)}"] if chosen.diagnosis else []
         lines += engine_lines(chosen)
+    lines += engines_lines(view)
+    lines += checkpoint_lines(view)
+    lines += quality_lines(view)
+    lines += [*finals_lines(view), *neighbour_lines(view)]
     if view.reference is not None and view.reference is not chosen:
         lines.append(f"Reference: {_result(view, view.reference)}")
     return [*lines, *cost_lines(view), *state(view)]
@@ -190,10 +203,11 @@ def files(view: RunView) -> Mapping[str, str]:
 
 
 def _result(view: RunView, trial: TrialRecord) -> str:
-    if trial.objective is None:
+    objective = view.summary.decided_by(trial) if view.summary else trial.objective
+    if objective is None:
         return f"trial {trial.number}, {OUTCOME_MEANING[trial.outcome]}"
     unit = " " + metric_label(view.spec.objective.metric)
-    return f"trial {trial.number}, {with_interval(trial.objective, unit)}"
+    return f"trial {trial.number}, {with_interval(objective, unit)}"
 
 
 def _finished(view: RunView) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.records.metrics import LATENCIES, parse_metric
 from autotune.records.spec import StudySpec
 from autotune.records.summary import StudySummary
-from autotune.records.trial import Estimate, Role, TrialRecord
+from autotune.records.trial import Candidate, Estimate, Role, TrialRecord
 from autotune.report.words import leader
 from autotune.trial.store import RunDirectory
 
@@ -31,6 +31,10 @@ class RunView:
     def simulated(self) -> bool:
         """True when any part of the run was not a real engine."""
         return self.spec.simulated or any(trial.simulated for trial in self.trials)
+
+    def reference_for(self, trial: TrialRecord | Candidate) -> TrialRecord | None:
+        """What a trial is set beside: the reference, or of several engines that of its own."""
+        return own_reference(self.trials, trial, self.reference)
 
     @property
     def confirmed(self) -> bool:
@@ -70,6 +74,15 @@ def find_reference(trials: Sequence[TrialRecord]) -> TrialRecord | None:
     references = [trial for trial in trials if trial.role is Role.REFERENCE]
     ran = [trial for trial in references if trial.outcome.measured]
     return ran[-1] if ran else next(iter(references), None)
+
+
+def own_reference(
+    trials: Sequence[TrialRecord], trial: TrialRecord | Candidate, reference: TrialRecord | None
+) -> TrialRecord | None:
+    """Return `reference` where it is of the trial's engine, else that engine's own."""
+    if reference is not None and reference.engine == trial.engine:
+        return reference
+    return find_reference([other for other in trials if other.engine == trial.engine])
 
 
 def metric_of(trial: TrialRecord, name: str) -> Estimate | None:

@@ -163,8 +163,10 @@ def value_text(value: object) -> str:
 
 
 def differing(trial: Candidate | TrialRecord, reference: TrialRecord | None) -> list[str]:
-    """Return what a trial has other than the reference ran with as `name=value`; what it lacks is `name=default`."""
-    return [
+    """Return what a trial has other than the reference ran with as `name=value`; what it lacks is `name=default`.
+    Of several engines its own is named first."""
+    whose = [] if trial.engine is None else [f"engine={plain(trial.engine)}"]
+    return whose + [
         f"{plain(name)}={'default' if value is None else value_text(value)}"
         for name, value in differences(trial, reference).items()
     ]
@@ -179,7 +181,7 @@ def leader(trials: Iterable[TrialRecord], direction: Direction) -> TrialRecord |
     """Return the trial that met every SLO with the best value so far, None when none did."""
     best: TrialRecord | None = None
     for trial in trials:
-        if trial.outcome is not Outcome.OK or trial.objective is None:
+        if trial.outcome is not Outcome.OK or trial.objective is None or trial.final is not None:
             continue
         if best is None or best.objective is None or better(trial.objective.value, best.objective.value, direction):
             best = trial

@@ -27,8 +27,11 @@ def study_cost(
 
 
 def occupied_s(record: TrialRecord) -> float:
-    """Return how long a launch held its machine: its wall time, or a simulation's own clock, which runs ahead of it."""
-    return max(record.wall_s, (record.startup_s or 0.0) + sum(level.duration_s for level in record.measurements))
+    """Return how long a launch held its machine: its wall time, or a simulation's own clock, which runs ahead of it;
+    and before that, what it waited for its checkpoint to be prepared."""
+    return record.waited_s + max(
+        record.wall_s, (record.startup_s or 0.0) + sum(level.duration_s for level in record.measurements)
+    )
 
 
 def _payback(usd: float, best: TrialRecord | None, reference: TrialRecord | None, price: PriceSpec) -> float | None:

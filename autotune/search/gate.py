@@ -36,6 +36,7 @@ class Source(StrEnum):
     MEMORY = "memory model"
     BOUND = "learned bound"
     PREFLIGHT = "engine's own check"
+    CHECKPOINT = "preparation of its checkpoint"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

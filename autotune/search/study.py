@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.errors import EnvironmentFault, InputError
-from autotune.records.spec import Args, ParamValue, StudySpec
-from autotune.records.trial import Candidate, Outcome, TrialRecord
-from autotune.search.samplers import Sampler, make_sampler
+from autotune.records.spec import ENGINE, Args, ParamValue, StudySpec
+from autotune.records.trial import Candidate, TrialRecord
+from autotune.search.samplers import Sampler, make_auto, make_sampler
 from autotune.search.told import Told, told
-from autotune.space import RuledOut, Space
+from autotune.search.turns import Turns
+from autotune.space import EngineSpaces, RuledOut, Space
 
 if TYPE_CHECKING:
     import optuna
@@ -25,16 +26,15 @@ if TYPE_CHECKING:
 
 DUPLICATE_OF = "duplicate_of"
 STORAGE_ADVICE = "every trial.json is kept apart from it: mend it or move it away, and go on with --resume"
-REFUSALS_PER_TRIAL = 20  # refused proposals cost nothing, but a space of which nearly nothing is allowed must end
-DUPLICATES_IN_A_ROW = 100  # so many repeats in a row mean that the space has been tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """The next candidate, or why the rules refuse it (`refusal`), with the parameters proposed."""
+    """The next candidate, or why the rules refuse it (`refusal`), with the parameters proposed; `engine` is whose."""
 
     number: int
     candidate: Candidate | None
+    engine: str | None = None
     params: dict[str, ParamValue] = field(default_factory=dict)
     refusal: str | None = None
 
@@ -42,7 +42,9 @@ class Proposal:
 class Search:
     """Proposes candidates and learns from records; the one owner of the Optuna study."""
 
-    def __init__(self, spec: StudySpec, space: Space, storage_url: str, records: Sequence[TrialRecord] = ()) -> None:
+    def __init__(
+        self, spec: StudySpec, space: Space | EngineSpaces, storage_url: str, records: Sequence[TrialRecord] = ()
+    ) -> None:
         import optuna  # noqa: PLC0415 - heavy
 
         self._spec = spec
@@ -55,7 +57,7 @@ class Search:
         self._asked: dict[int, optuna.Trial] = {}
         self._launched: dict[str, int] = {}
         self._seen: list[float] = []
-        self.refused = 0
+        self._turns = Turns(engines=spec.engine_names, trials=spec.budget.trials)
         with self._storage_faults():
             self.study = self._open(records)
 
@@ -65,14 +67,33 @@ class Search:
         return len(self.study.get_trials(deepcopy=False))
 
     @property
-    def exhausted(self) -> bool:
-        """Whether so many proposals were refused that looking on is in vain."""
-        return self.refused >= REFUSALS_PER_TRIAL * self._spec.budget.trials
+    def why_over(self) -> str | None:
+        """Why looking on is in vain: nothing is left to launch, of any engine; None while there is."""
+        return self._turns.why_over
 
-    def suggest(self, args: Args) -> None:
-        """Have `args` proposed next, as near as the space comes to them; what they leave open is the sampler's."""
+    @property
+    def given_up(self) -> dict[str, str]:
+        """Why some of several engines are proposed no more, by name; {} where there is only one."""
+        whys = {engine: self._turns.why_out(engine) for engine in self._spec.engine_names if engine is not None}
+        return {engine: why for engine, why in whys.items() if why is not None}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the sampler."""
+        return self._sampler.notes
+
+    @property
+    def why_settled(self) -> str | None:
+        """Why further launches are not expected to be worth what they take; None while they are, or none can tell."""
         with self._storage_faults():
-            self.study.enqueue_trial(dict(self._space.nearest(args)), skip_if_exists=True)
+            return self._sampler.why_settled(self.study)
+
+    def suggest(self, args: Args, *, engine: str | None = None) -> None:
+        """Have `args` of an engine proposed next, as near as the space comes to them; what they leave open is the
+        sampler's."""
+        named = args if engine is None else {**args, ENGINE: engine}
+        with self._storage_faults():
+            self.study.enqueue_trial(dict(self._space.nearest(named)), skip_if_exists=True)
 
     def ask(self) -> Proposal | None:
         """Return the next proposal, or None when the sampler finds nothing that has not been launched yet."""
@@ -80,23 +101,27 @@ class Search:
             return self._ask()
 
     def _ask(self) -> Proposal | None:
-        for _ in range(DUPLICATES_IN_A_ROW):
-            if self._sampler.exhausted(self.study):
-                return None
-            trial = self.study.ask()
-            suggestion = self._space.suggest(trial)
-            if isinstance(suggestion, RuledOut):
-                self._asked[trial.number] = trial
-                return Proposal(
-                    number=trial.number, candidate=None, params=dict(suggestion.params), refusal=suggestion.reason
-                )
-            earlier = self._launched.get(suggestion.fingerprint)
+        while self._turns.running and not self._sampler.exhausted(self.study):
+            trial = self._next_trial()
+            proposal = _proposal(trial.number, self._space.suggest(trial))
+            earlier = self._launched.get(proposal.candidate.fingerprint) if proposal.candidate else None
             if earlier is None:
+                self._turns.proposed(proposal.engine)
                 self._asked[trial.number] = trial
-                return Proposal(number=trial.number, candidate=suggestion, params=dict(suggestion.params))
+                return proposal
+            self._turns.repeated(proposal.engine)
             trial.set_user_attr(DUPLICATE_OF, earlier)
             self._fail(trial)
         return None
+
+    def _next_trial(self) -> optuna.Trial:
+        """The sampler's next trial; of the engine whose turn it is, unless something waits to be proposed."""
+        from optuna.trial import TrialState  # noqa: PLC0415 - heavy
+
+        due = self._turns.due
+        if due is not None and not self.study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            self.study.enqueue_trial({ENGINE: due})
+        return self.study.ask()
 
     def tell(self, record: TrialRecord) -> None:
         """Let the sampler learn from `record`; the reference, which was not asked for, is added as it is."""
@@ -147,14 +172,18 @@ class Search:
         return told(record, self._spec.objective, complete_only=self._sampler.complete_only, seen=tuple(self._seen))
 
     def _remember(self, record: TrialRecord, lesson: Told) -> None:
+        if record.final is not None:
+            return
         if record.outcome.measured or record.outcome.teaches_infeasible:
             self._launched.setdefault(record.fingerprint, record.number)
-        if record.outcome is Outcome.RULED_OUT:
-            self.refused += 1
+        self._turns.note(record)
         if lesson.value is not None:
             self._seen.append(lesson.value)
+        self._sampler.observe(record)
 
     def _make_sampler(self, resumed_after: int) -> Sampler:
+        if self._spec.sampler.kind == "auto":
+            return make_auto(self._spec, self._space)
         # A resumed study goes on with another stream of random numbers, else it would propose its first trials again.
         return make_sampler(
             self._spec.sampler,
@@ -223,6 +252,13 @@ class Search:
         )
 
 
+def _proposal(number: int, found: Candidate | RuledOut) -> Proposal:
+    params = dict(found.params)
+    if isinstance(found, RuledOut):
+        return Proposal(number=number, candidate=None, engine=found.engine, params=params, refusal=found.reason)
+    return Proposal(number=number, candidate=found, engine=found.engine, params=params)
+
+
 def _essence(trial: optuna.trial.FrozenTrial) -> tuple[Any, ...]:
     """What must be the same in the storage and by the records; a stepped float is 0.8600000000000001 in one of them."""
     params = {name: round(value, 9) if isinstance(value, float) else value for name, value in trial.params.items()}
@@ -252,6 +288,9 @@ def user_attributes(record: TrialRecord) -> dict[str, Any]:
     }
     if record.simulated:
         attributes["simulated"] = True
+    if record.final is not None:
+        attributes |= {"final_of": record.final.of, "final": record.final.stage.value}
+        attributes |= {"final_round": record.final.round} if record.final.round else {}
     if record.failure:
         attributes |= {"cause": record.failure.cause, "remedy": record.failure.remedy}
     if record.startup_s is not None:

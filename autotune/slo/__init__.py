@@ -7,12 +7,13 @@ wrong here, and how often ours errs: docs/measurement.md.
 
 from autotune.slo.evidence import weights_of
 from autotune.slo.guard import OverloadGuard, Progress, overload_guard
-from autotune.slo.judge import constraint_value, judge
+from autotune.slo.judge import NOT_MEASURED, constraint_value, judge
 from autotune.slo.sequential import requests_needed_to_pass
 from autotune.slo.settling import mean_tokens, samples_expected, unsettled
 from autotune.slo.stopping import Rule, Standing, Stopper, settled_by
 
 __all__ = [
+    "NOT_MEASURED",
     "OverloadGuard",
     "Progress",
     "Rule",

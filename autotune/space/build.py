@@ -9,6 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from autotune.errors import InputError, Problem
 from autotune.records.spec import ParameterSpec, ParamValue, StudySpec
+from autotune.records.variants import BASE, CHECKPOINT, VariantSpec
 from autotune.space.domain import narrowed, on_grid, only_value
 from autotune.space.environment import environment, flat
 from autotune.space.expression import Expression, ExpressionError, parse
@@ -27,7 +28,8 @@ def build_space(spec: StudySpec, *, gpus: int) -> Space:
     """Return the search space of a study on a machine with `gpus` GPUs.
 
     Parameters that the user fixes in `engine.args` are not searched. Parameters that may change the model's output
-    (`changes_output`) are taken out, wherever the space came from, unless the study says `quality: unchecked`. Rules
+    (`changes_output`) are taken out, wherever the space came from, unless the objective has `quality` limits or the
+    study says `quality: unchecked`. Rules
     over one parameter narrow it; what is left with one value becomes a constant. `Space.notes` says all of this.
     Raises InputError when no candidate is left.
     """
@@ -51,12 +53,16 @@ def build(spec: StudySpec, gpus: int | None) -> Space:
     draft.parameters = [
         _parameter(parameter) for parameter in _in_order(space.parameters) if draft.keep(parameter, spec)
     ]
+    if all(parameter.name != CHECKPOINT for parameter in draft.parameters):
+        draft.known[CHECKPOINT] = BASE  # so that conditions on it hold where it is not searched
     while draft.settle():
         pass  # each round uses what the last one found out
     draft.note_constants()
     return Space(
         kind=spec.engine.kind.value,
         model=spec.model,
+        engine=spec.engine.name,
+        checkpoints={variant.name: _loaded(spec, variant) for variant in spec.variants},
         fixed=spec.engine.args,
         known=draft.known,
         parameters=tuple(draft.parameters),
@@ -65,6 +71,11 @@ def build(spec: StudySpec, gpus: int | None) -> Space:
         rules=tuple(draft.rules),
         notes=tuple(draft.notes),
     )
+
+
+def _loaded(spec: StudySpec, variant: VariantSpec) -> str:
+    """What tells a variant from all other checkpoints in a fingerprint: its name, or how it is made of which model."""
+    return variant.model or " ".join((spec.model, "by", *variant.command))
 
 
 def _parameter(spec: ParameterSpec) -> Parameter:
@@ -115,10 +126,11 @@ class _Draft:
         if parameter.name in fixed or parameter.name in spec.engine.args:
             self.notes.append(f"{parameter.name} is not searched: the study fixes it")
             return False
-        if parameter.changes_output and spec.quality != "unchecked":
+        checked = spec.objective.quality is not None
+        if parameter.changes_output and not checked and spec.quality != "unchecked":
             self.notes.append(
                 f"{parameter.name} is not searched: it may change what the model says; "
-                "`quality: unchecked` in the study allows it"
+                "`quality: {}` in the objective has it checked, `quality: unchecked` in the study allows it"
             )
             return False
         return True

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from autotune.records.spec import Args, Choice, Domain, IntRange, ParamValue
+from autotune.records.spec import ENGINE, Args, Choice, Domain, IntRange, ParamValue, parameter_of
 from autotune.records.trial import Candidate, Role, fingerprint
+from autotune.records.variants import BASE, CHECKPOINT
 from autotune.space.domain import ask, distribution, draw, member, only_value
 from autotune.space.environment import flat, known_values, merged
 from autotune.space.expression import Expression, ExpressionError
@@ -16,6 +17,11 @@ from autotune.space.expression import Expression, ExpressionError
 if TYPE_CHECKING:
     import optuna
     from optuna.distributions import BaseDistribution
+
+
+def named_under(engine: str, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
+    """Return one engine's parameters as Optuna calls them beside another's, and the engine itself."""
+    return {ENGINE: engine, **{parameter_of(engine, own): value for own, value in params.items()}}
 
 
 PARALLELISM = "tensor_parallel_size"  # spelt alike by vLLM and TensorRT-LLM
@@ -48,6 +54,7 @@ class RuledOut:
     params: Mapping[str, ParamValue]
     rule: str
     reason: str
+    engine: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,11 +63,14 @@ class Space:
 
     `parameters` stand in an order in which conditions are met before what depends on them. `derived` are values known
     before the search; `computed` are those that depend on parameters. `known` is what expressions know from the start.
-    `notes` say in words what was taken out of the space, and why.
+    `notes` say in words what was taken out of the space, and why. `engine` is its engine's name in a study of several.
+    `checkpoints` says what the engine loads in the place of the model, by the values of `checkpoint`.
     """
 
     kind: str
     model: str
+    engine: str | None = None
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
     fixed: Args
     known: Mapping[str, ParamValue]
     parameters: tuple[Parameter, ...]
@@ -94,6 +104,12 @@ class Space:
         """
         return next(self.references(incumbent))
 
+    def as_asked(self, candidate: Candidate) -> Candidate:
+        """Return a candidate of this space with its parameters called as Optuna calls them."""
+        if self.engine is None:
+            return candidate
+        return replace(candidate, params=named_under(self.engine, candidate.params))
+
     def references(self, incumbent: Args | None) -> Iterator[Candidate]:
         """Yield the reference, then the nearest configurations to put in its place where the engine can't hold it.
 
@@ -120,6 +136,7 @@ class Space:
 
     def in_domain(self, args: Args) -> dict[str, ParamValue]:
         """Return those dimensions that `args` sets to a value the space has: what Optuna can be told about `args`."""
+        args = {CHECKPOINT: BASE, **args}
         given, env = dict(flat(args)), {**self.known, **known_values(args)}
         found = {
             parameter.name: member(parameter.domain, given[parameter.name])
@@ -166,7 +183,17 @@ class Space:
         return next((rule for rule in self.rules if not rule.holds(env)), None)
 
     def _candidate(self, params: Mapping[str, ParamValue], args: Args, role: Role) -> Candidate:
-        return Candidate(params=params, args=args, role=role, fingerprint=fingerprint(self.kind, self.model, args))
+        whose = self.kind if self.engine is None else f"{self.engine} {self.kind}"
+        chosen = args.get(CHECKPOINT, BASE)
+        given = {name: value for name, value in args.items() if name != CHECKPOINT}
+        return Candidate(
+            params=params,
+            args=given,
+            role=role,
+            fingerprint=fingerprint(whose, self.checkpoints.get(chosen, self.model), given),
+            engine=self.engine,
+            checkpoint=None if chosen == BASE else chosen,
+        )
 
 
 def derived_values(expressions: Mapping[str, Expression], env: Mapping[str, object]) -> dict[str, ParamValue]:

@@ -5,6 +5,7 @@ forms into records, `reader` ties them together.
 """
 
 from autotune.study.dump import dump_study
+from autotune.study.engines_checks import uneven
 from autotune.study.reader import load_objective, load_study
 from autotune.study.schema import objective_schema, space_schema, study_schema
 from autotune.study.shipped import shipped_description, shipped_objectives, shipped_spaces
@@ -19,4 +20,5 @@ __all__ = [
     "shipped_spaces",
     "space_schema",
     "study_schema",
+    "uneven",
 ]

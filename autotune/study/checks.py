@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 from pydantic_core import PydanticCustomError
 
 from autotune.records.metrics import MetricKind, known_names, parse_metric
-from autotune.records.spec import ContainerSpec, EngineKind, HardwareSpec, ParamValue, SimulateSpec
+from autotune.records.spec import (
+    NAMED_SAMPLERS,
+    ContainerSpec,
+    EngineKind,
+    HardwareSpec,
+    ParamValue,
+    SamplerSpec,
+    SimulateSpec,
+)
 
 T = TypeVar("T")
 Key = str | int
@@ -26,6 +34,7 @@ OURS = "autotune"
 _SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_?KEY|ACCESS_KEY|CREDENTIALS?)$", re.IGNORECASE)
 _ENV_OPTION = re.compile(r"(?:-e|--env)(?:[= ]\s*)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)=.*", re.DOTALL)
 _MOUNT = re.compile(r"[^:]+:/[^:]*(:[A-Za-z]+(,[A-Za-z]+)*)?")
+_IMPORT_PATH = re.compile(r"(optunahub:[\w./-]+|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
 
@@ -105,19 +114,28 @@ def splits(command: str) -> str:
 
 
 def simulates(kind: EngineKind, simulate: SimulateSpec | None) -> None:
-    """`simulate` is for the simulated engine, a vLLM, and for the stand-in of TensorRT-LLM, a server."""
+    """`simulate` is for the simulated engine, a vLLM, and for the stand-ins of TensorRT-LLM and Triton, the last a
+    server."""
     if simulate is None or kind is EngineKind.SIMULATED:
         return
-    if kind is not EngineKind.TENSORRT_LLM:
+    if kind not in (EngineKind.TENSORRT_LLM, EngineKind.TRITON):
         raise wrong(f"has no effect with kind {kind.value}", "remove it, or set kind: simulated", "simulate")
-    if simulate.face != "server":
-        raise wrong("TensorRT-LLM is simulated by a server only", "set face: server", "simulate", "face")
+    if kind is EngineKind.TRITON and simulate.face != "server":
+        raise wrong(f"{kind.value} is simulated by a server only", "set face: server", "simulate", "face")
+    if simulate.face == "virtual" and simulate.faults:
+        raise wrong("faults need a process to have them", "set simulate.face to server", "simulate", "faults")
+
+
+def in_virtual_time(kind: EngineKind, simulate: SimulateSpec | None) -> bool:
+    """Whether nothing is started and no time passes."""
+    default = SimulateSpec() if kind is EngineKind.SIMULATED else None
+    found = simulate or default
+    return found is not None and found.face == "virtual"
 
 
 def launches(kind: EngineKind, simulate: SimulateSpec | None, container: ContainerSpec | None) -> None:
     """A container is for engines that are started."""
-    virtual = kind is EngineKind.SIMULATED and (simulate or SimulateSpec()).face == "virtual"
-    if container is not None and (virtual or kind is EngineKind.ENDPOINT):
+    if container is not None and (in_virtual_time(kind, simulate) or kind is EngineKind.ENDPOINT):
         raise wrong("has no effect: nothing is launched", "remove it", "container")
 
 
@@ -142,13 +160,16 @@ def starts_nothing(kind: EngineKind, *, given: Iterable[str]) -> None:
 SPACE_UNLESS_ENDPOINT: dict[str, Any] = {
     "if": {"properties": {"engine": {"properties": {"kind": {"const": "endpoint"}}}}},
     "else": {"required": ["search_space"]},
+    "required": ["name", "model", "objective"],
+    "oneOf": [{"required": ["engine"]}, {"required": ["engines"]}],
 }
-"""What the JSON Schema says of `measured_as_it_is`; the reader reports a missing space beside all other problems."""
+"""What the JSON Schema says of `measured_as_it_is` and of several engines; the reader reports a missing space beside
+all other problems, and hands the forms one engine at a time."""
 
 
 def measured_as_it_is(kind: EngineKind, *, given: Iterable[str]) -> None:
     """Nothing is tuned of an endpoint."""
-    idle = ("search_space", "incumbent", "sampler", "quality")
+    idle = ("search_space", "incumbent", "sampler", "quality", "finals")
     if kind is EngineKind.ENDPOINT:
         message, hint = "has no effect: an endpoint is measured as it is", "remove it"
         complain([Fault(message, hint, (key,)) for key in idle if key in given])
@@ -156,7 +177,7 @@ def measured_as_it_is(kind: EngineKind, *, given: Iterable[str]) -> None:
 
 def answers_sessions(kind: EngineKind, simulate: SimulateSpec | None, sessions: object | None) -> None:
     """A turn waits for the answer before it, which virtual time, knowing every arrival beforehand, can't tell."""
-    if sessions is not None and kind is EngineKind.SIMULATED and (simulate or SimulateSpec()).face == "virtual":
+    if sessions is not None and in_virtual_time(kind, simulate):
         at = ("objective", "workload", "sessions")
         raise wrong("a simulation in virtual time holds no sessions", "set engine.simulate.face: server", *at)
 
@@ -194,6 +215,31 @@ def _gpu_faults(gpus: tuple[int | str, ...]) -> Iterator[Fault]:
             yield Fault(f"GPU {gpu} is named twice", "name each once", ("gpus", index))
         if gpu == "" or (isinstance(gpu, int) and gpu < 0):
             yield Fault(f"there is no GPU {gpu!r}", "give an index from 0, or a UUID", ("gpus", index))
+
+
+def sampler_called(kind: str) -> str:
+    """A sampler by its name or import path alone."""
+    complain(list(_kind_faults(kind, ())))
+    return kind
+
+
+def sampler_is_sound(sampler: SamplerSpec) -> SamplerSpec:
+    """The sampler is one of ours or has an import path, which alone takes arguments."""
+    faults = list(_kind_faults(sampler.kind, ("kind",)))
+    if sampler.kind in NAMED_SAMPLERS and sampler.kwargs:
+        hint = "name the class by its path to set its arguments: optuna.samplers:TPESampler"
+        faults.append(Fault(f"has no effect with kind {sampler.kind}", hint, ("kwargs",)))
+    if sampler.kind != "auto" and sampler.stop_when_settled:
+        faults.append(Fault("only auto can tell when it is settled", "remove it", ("stop_when_settled",)))
+    complain(faults)
+    return sampler
+
+
+def _kind_faults(kind: str, at: tuple[Key, ...]) -> Iterator[Fault]:
+    if kind in NAMED_SAMPLERS or _IMPORT_PATH.fullmatch(kind):
+        return
+    known = f"one of {', '.join(NAMED_SAMPLERS)}, or a path: optuna.samplers:CmaEsSampler"
+    yield Fault(f'"{kind}" is not known here', did_you_mean(kind, NAMED_SAMPLERS, known), at)
 
 
 def range_is_sound(bounds: tuple[float, float], key: str, *, log: bool, stepped: bool) -> None:

@@ -12,9 +12,11 @@ from annotated_types import Ge, Gt, Len, MinLen
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from autotune.records.spec import (
+    NAMED_SAMPLERS,
     BudgetSpec,
     ContainerSpec,
     EngineKind,
+    FinalsSpec,
     HardwareSpec,
     ParamValue,
     PriceSpec,
@@ -37,6 +39,8 @@ from autotune.study.form import (
     text_or,
 )
 from autotune.study.objective_forms import ObjectiveForm
+from autotune.study.variant_forms import DESCRIPTION as VARIANTS
+from autotune.study.variant_forms import Variants
 
 # --- search space ---------------------------------------------------------------------------------------------------
 
@@ -48,7 +52,8 @@ class ParameterForm(Form):
     why: str = Field("", description="Why this parameter is worth searching.")
     changes_output: bool = Field(
         False,
-        description="It may change what the model says: searched only when the study says `quality: unchecked`.",
+        description="It may change what the model says: searched only when the objective has `quality` limits, or the "
+        "study says `quality: unchecked`.",
     )
 
 
@@ -143,6 +148,23 @@ class EngineForm(Form):
         return self
 
 
+AnyIncumbent = Annotated[
+    Annotated[Text, Tag(REFERENCE)] | Annotated[EngineArgs, Tag(INLINE)] | Annotated[None, Tag("<none>")],
+    Discriminator(none_or(text_or(INLINE))),
+]
+AnySpace = Annotated[
+    Annotated[Text, Tag(REFERENCE)] | Annotated[SpaceForm, Tag(INLINE)] | Annotated[None, Tag("<none>")],
+    Discriminator(none_or(text_or(INLINE))),
+]
+
+
+class EntryForm(EngineForm):
+    """One of several engines: as `engine`, with what is searched of it."""
+
+    space: AnySpace = Field(None, description="A shipped name, a path relative to this file, or the space.")
+    incumbent: AnyIncumbent = Field(None, description="What runs today of this engine.")
+
+
 class StudyForm(Form):
     """A study: what is tuned, for what, with which budget."""
 
@@ -151,20 +173,28 @@ class StudyForm(Form):
     name: Name = Field(description="Results go to runs/<name>.")
     model: Text = Field(description="Name on the hub, or a path.")
     engine: EngineForm
+    engines: dict[Name, EntryForm] | None = Field(
+        None, min_length=2, description="Several by name, in the place of `engine`: which is better is then found out."
+    )
     hardware: Annotated[HardwareSpec, AfterValidator(checks.gpus_are_sound)] = Field(default_factory=HardwareSpec)
-    incumbent: Annotated[
-        Annotated[Text, Tag(REFERENCE)] | Annotated[EngineArgs, Tag(INLINE)] | Annotated[None, Tag("<none>")],
-        Discriminator(none_or(text_or(INLINE))),
-    ] = Field(None, description="What runs today: an engine YAML, a file with a command line, or the command line.")
-    search_space: Annotated[
-        Annotated[Text, Tag(REFERENCE)] | Annotated[SpaceForm, Tag(INLINE)] | Annotated[None, Tag("<none>")],
-        Discriminator(none_or(text_or(INLINE))),
-    ] = Field(None, description="A shipped name, a path relative to this file, or the space; an endpoint has none.")
+    incumbent: AnyIncumbent = Field(
+        None, description="What runs today: an engine YAML, a file with a command line, or the command line."
+    )
+    search_space: AnySpace = Field(
+        None, description="A shipped name, a path relative to this file, or the space; an endpoint has none."
+    )
     objective: Annotated[
         Annotated[Text, Tag(REFERENCE)] | Annotated[ObjectiveForm, Tag(INLINE)], Discriminator(text_or(INLINE))
     ] = Field(description="A shipped name, a path relative to this file, or the objective itself.")
     budget: BudgetSpec = Field(default_factory=BudgetSpec)
-    sampler: SamplerSpec = Field(default_factory=SamplerSpec)
+    sampler: Annotated[
+        Annotated[Annotated[Text, AfterValidator(checks.sampler_called)], Tag(REFERENCE)]
+        | Annotated[Annotated[SamplerSpec, AfterValidator(checks.sampler_is_sound)], Tag(INLINE)],
+        Discriminator(text_or(INLINE)),
+    ] = Field(
+        default_factory=SamplerSpec,
+        description=f"{', '.join(NAMED_SAMPLERS)}; or any of Optuna's: `module:Class`, `optunahub:package:Class`.",
+    )
     seed: Annotated[int, Ge(0), Field(le=2**31 - 1)] = Field(1, description="All randomness comes from it.")
     storage: Text | None = Field(None, description="An Optuna storage URL. Default: SQLite in the run directory.")
     quality: Literal["unchecked"] | None = Field(
@@ -172,6 +202,17 @@ class StudyForm(Form):
     )
     price: Annotated[PriceSpec, AfterValidator(price_checks.price_is_sound)] | None = Field(
         None, description="What machines or tokens cost, in US dollars: for cost metrics and reports."
+    )
+    finals: Annotated[
+        Annotated[Literal[False, "off"], Tag("<none>")] | Annotated[FinalsSpec, Tag(INLINE)],
+        Discriminator(lambda value: INLINE if isinstance(value, dict | FinalsSpec) else "<none>"),
+    ] = Field(
+        default_factory=FinalsSpec,
+        description="Fresh launches of the best few and a soak, on top of the budget's trials; false for none.",
+    )
+    variants: Variants = Field(default_factory=dict, description=VARIANTS)
+    variants_dir: Text | None = Field(
+        None, description="Where prepared checkpoints are kept. Default: autotune/variants in the user's cache."
     )
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+from autotune.records.quality import QualitySpec
 from autotune.records.spec import (
     BurstArrivals,
     CapacitySpec,
@@ -162,6 +163,9 @@ class ObjectiveForm(Form):
     )
     load: LoadForm
     confidence: Annotated[Probability, Gt(0.5)] = Field(0.95, description="How sure a verdict must be.")
+    quality: QualitySpec | None = Field(
+        None, description="How far answers may be from the reference's where parameters may change them; {}: defaults."
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> ObjectiveForm:

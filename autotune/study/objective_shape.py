@@ -48,6 +48,7 @@ def objective_of(form: ObjectiveForm, name: str, folder: Path) -> ObjectiveSpec:
         workload=_workload(form.workload, folder),
         load=_load(form.load, folder),
         confidence=form.confidence,
+        quality=None if form.quality is None else replace(form.quality, prompts=_placed(form.quality.prompts, folder)),
     )
 
 
@@ -122,6 +123,7 @@ def objective_data(spec: ObjectiveSpec) -> dict[str, Any]:
         "workload": _workload_data(spec.workload),
         "load": _load_data(spec.load),
         "confidence": spec.confidence,
+        **({} if spec.quality is None else {"quality": asdict(spec.quality)}),
     }
 
 

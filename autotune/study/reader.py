@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from autotune.errors import InputError, Problem, StudyFileError
 from autotune.records.spec import Args, EngineKind, ObjectiveSpec, StudySpec
 from autotune.study.checks import did_you_mean
+from autotune.study.engines_reader import has_engines, joined, joined_problems, of_each, shape_problems
 from autotune.study.objective_forms import ObjectiveForm
 from autotune.study.objective_shape import objective_of
 from autotune.study.problems import validate
@@ -38,13 +39,47 @@ def load_study(path: Path, *, checks: Sequence[Check] = (), read_incumbent: Incu
     files themselves are sound. `read_incumbent` turns the text of an incumbent into engine arguments.
     Raises StudyFileError with every problem at once, each as `file:line: key: problem; hint`.
     """
-    files = _Files(study=read_source(path))
-    spec = _spec(files, read_incumbent)
-    if spec is not None and not files.broken:
-        for check in checks:
-            files.problems.extend(check(spec))
+    source = read_source(path)
+    if has_engines(source):
+        return _load_several(source, checks, read_incumbent)
+    files = _Files(study=source)
+    spec = _checked(files, checks, read_incumbent)
     if spec is None or files.broken:
         raise StudyFileError(files.report())
+    return spec
+
+
+def _checked(
+    files: _Files, checks: Sequence[Check], read_incumbent: IncumbentReader | None, name: str | None = None
+) -> StudySpec | None:
+    """Return a study whose engine is called `name`, None when its files alone show that there is none; problems go to
+    `files`."""
+    spec = _spec(files, read_incumbent)
+    if spec is None or files.broken:
+        return None
+    spec = replace(spec, engine=replace(spec.engine, name=name))
+    for check in checks:
+        files.problems.extend(check(spec))
+    return spec
+
+
+def _load_several(source: Source, checks: Sequence[Check], read_incumbent: IncumbentReader | None) -> StudySpec:
+    whole = _Files(study=source, problems=shape_problems(source))
+    if whole.problems:
+        raise StudyFileError(whole.report())
+    found: dict[str, StudySpec] = {}
+    lines: list[str] = []
+    for name, alone, in_file in of_each(source):
+        files = _Files(study=alone, in_file=in_file)
+        if (one := _checked(files, checks, read_incumbent, name)) is not None:
+            found[name] = one
+        lines += files.report()
+    if lines:  # what all engines share is wrong for each of them, and said once
+        raise StudyFileError(list(dict.fromkeys(lines)))
+    spec = joined(found)
+    whole.problems += joined_problems(spec)
+    if whole.problems:
+        raise StudyFileError(whole.report())
     return spec
 
 
@@ -71,6 +106,7 @@ class _Files:
     referenced: dict[str, Source] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    in_file: Callable[[KeyPath], KeyPath] = lambda path: path
 
     @property
     def broken(self) -> bool:
@@ -99,7 +135,10 @@ class _Files:
         found += [self._placed(problem) for problem in self.problems]
         order = {id(source): index for index, source in enumerate(self._sources())}
         found.sort(key=lambda item: (order[id(item[0])], item[1].line))
-        return list(dict.fromkeys(_line(source, finding) for source, finding in found))
+        return list(dict.fromkeys(_line(source, self._shown(source, finding)) for source, finding in found))
+
+    def _shown(self, source: Source, finding: Finding) -> Finding:
+        return replace(finding, path=self.in_file(finding.path)) if source is self.study else finding
 
     def _placed(self, problem: Problem) -> tuple[Source, Finding]:
         source, path = self.study, problem.path

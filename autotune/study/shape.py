@@ -11,39 +11,49 @@ from autotune.records.spec import (
     Choice,
     ContainerSpec,
     Domain,
+    EngineEntry,
     EngineKind,
     EngineSpec,
+    FinalsSpec,
     FloatRange,
     HardwareSpec,
     IntRange,
     ObjectiveSpec,
     ParameterSpec,
     PriceSpec,
+    SamplerSpec,
     SpaceSpec,
     StudySpec,
 )
 from autotune.study.forms import AnyParameter, EngineForm, FloatForm, IntForm, SpaceForm, StudyForm
 from autotune.study.objective_shape import objective_data, without_none
+from autotune.study.variant_shape import variants_data, variants_of, with_checkpoint
 
 # --- form -> record -------------------------------------------------------------------------------------------------
 
 
 def study_of(form: StudyForm, *, space: SpaceSpec, objective: ObjectiveSpec, incumbent: Args | None) -> StudySpec:
     """Return the record of a study whose references are resolved."""
+    variants = variants_of(form.variants)
     return StudySpec(
         name=form.name,
         model=form.model,
         engine=_engine(form.engine),
-        search_space=space,
+        search_space=with_checkpoint(space, variants),
         objective=objective,
         hardware=form.hardware,
         incumbent=incumbent,
         budget=replace(form.budget, trials=1) if form.engine.kind is EngineKind.ENDPOINT else form.budget,
-        sampler=form.sampler,
+        sampler=SamplerSpec(kind=form.sampler) if isinstance(form.sampler, str) else form.sampler,
         seed=form.seed,
         storage=form.storage,
         quality=form.quality,
         price=form.price,
+        finals=form.finals
+        if isinstance(form.finals, FinalsSpec) and form.engine.kind is not EngineKind.ENDPOINT
+        else None,
+        variants=variants,
+        variants_dir=form.variants_dir,
     )
 
 
@@ -97,22 +107,36 @@ def _domain(form: AnyParameter) -> Domain:
 
 def study_data(spec: StudySpec) -> dict[str, Any]:
     """Return the file form of a study, everything inline and defaults left out where they are None."""
-    tuned = spec.engine.kind is not EngineKind.ENDPOINT
+    tuned, single = spec.engine.kind is not EngineKind.ENDPOINT, not spec.engines
+    engine = _engine_data(spec.engine) if tuned else _endpoint_data(spec.engine)
     return without_none(
         name=spec.name,
         model=spec.model,
-        engine=_engine_data(spec.engine) if tuned else _endpoint_data(spec.engine),
+        engine=engine if single else None,
+        engines={str(entry.engine.name): _entry_data(entry) for entry in spec.engines} or None,
         hardware=_hardware_data(spec.hardware),
-        incumbent=None if spec.incumbent is None else dict(spec.incumbent),
-        search_space=space_data(spec.search_space) if tuned else None,
+        incumbent=dict(spec.incumbent) if single and spec.incumbent is not None else None,
+        search_space=space_data(spec.search_space) if tuned and single else None,
         objective=objective_data(spec.objective),
         budget=without_none(trials=spec.budget.trials, hours=spec.budget.hours),
-        sampler={"kind": spec.sampler.kind} if tuned else None,
+        sampler=_sampler_data(spec.sampler) if tuned else None,
         seed=spec.seed,
         storage=spec.storage,
         quality=spec.quality,
         price=None if spec.price is None else _price_data(spec.price),
+        finals=_finals_data(spec.finals) if tuned else None,
+        variants=variants_data(spec.variants),
+        variants_dir=spec.variants_dir,
     )
+
+
+def _finals_data(finals: FinalsSpec | None) -> dict[str, Any] | bool:
+    return False if finals is None else without_none(**asdict(finals))
+
+
+def _sampler_data(sampler: SamplerSpec) -> dict[str, Any]:
+    kwargs = dict(sampler.kwargs) or None
+    return without_none(kind=sampler.kind, kwargs=kwargs, stop_when_settled=sampler.stop_when_settled)
 
 
 def _price_data(spec: PriceSpec) -> dict[str, Any]:
@@ -131,6 +155,11 @@ def _price_data(spec: PriceSpec) -> dict[str, Any]:
 
 def _endpoint_data(spec: EngineSpec) -> dict[str, Any]:
     return without_none(kind=spec.kind.value, url=spec.url, api_key_env=spec.api_key_env)
+
+
+def _entry_data(entry: EngineEntry) -> dict[str, Any]:
+    incumbent = None if entry.incumbent is None else dict(entry.incumbent)
+    return _engine_data(entry.engine) | without_none(space=space_data(entry.search_space), incumbent=incumbent)
 
 
 def _engine_data(spec: EngineSpec) -> dict[str, Any]:

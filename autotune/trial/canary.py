@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from autotune import load
-from autotune.engines.base import Server, VirtualServer
+from autotune.engines.base import Negotiates, Server, VirtualServer
 from autotune.errors import EnvironmentFault, InputError
 from autotune.records.spec import StudySpec
 from autotune.records.trial import Failure, Fault, Outcome, Phase, RequestRecord
@@ -18,15 +18,17 @@ CANARY_TIMEOUT_S = 180.0  # a first request may compile kernels; a longest reque
 
 
 def dialect_of(spec: StudySpec, server: Server, on_phase: Callable[[str], None]) -> load.Dialect | None:
-    """Ask a server that is not ours what it takes of vLLM's ways; None for those that we launch.
+    """Ask a server what it takes of vLLM's ways; None for those that we launch and know.
 
     Raises EnvironmentFault when the load client fails.
     """
-    if server.argv or isinstance(server, VirtualServer):
+    ours = isinstance(server, Negotiates)
+    if isinstance(server, VirtualServer) or (server.argv and not ours):
         return None
     on_phase("asking what it takes")
     request = canary_request(spec, server)
-    decode = _writer(spec.model) if request.messages is None else None
+    own = server.prompt_writer if isinstance(server, Negotiates) else None
+    decode = (own or _writer(spec.model)) if request.messages is None else None
     return load.negotiate(server.endpoint, request, decode=decode)
 
 

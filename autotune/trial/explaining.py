@@ -32,7 +32,7 @@ def _communication_ratio(record: TrialRecord, spec: StudySpec) -> float | None:
     """By the model of the GPU, at the level's mean batch; None where model or GPU are not known."""
     running = max((m.counters.get("server_running_mean", 0.0) for m in record.measurements), default=0.0)
     shape, gpu = shape_of(spec.model), _gpu(record, spec)
-    if spec.engine.kind is EngineKind.TENSORRT_LLM or shape is None or gpu is None:
+    if spec.engine.kind in (EngineKind.TENSORRT_LLM, EngineKind.TRITON) or shape is None or gpu is None:
         return None
     try:
         return communication_ratio(from_vllm_args(nested(record.args), shape, gpu), max(1, round(running)))

@@ -49,14 +49,15 @@ def load_server(
     *,
     gpus: int = 1,
     early: bool = True,
+    check: Callable[[OnPhase], Failure | None] | None = None,
 ) -> Loaded:
-    """Canary, then every level, or fewer if the verdict is settled before and `early` says so; `gpus` divides rates.
-    Raises InputError when the workload can't be built."""
+    """Canary, `check`, then every level, or fewer if the verdict is settled before and `early` says so; `gpus` divides
+    rates. A failure of the check ends it before the load. Raises InputError when the workload can't be built."""
     try:
         dialect = dialect_of(spec, server, on_phase)
     except EnvironmentFault as fault:
         return Loaded(failure=client_fault(fault, Phase.CANARY))
-    if failure := canary(spec, server, on_phase, dialect):
+    if failure := canary(spec, server, on_phase, dialect) or (check(on_phase) if check else None):
         return Loaded(failure=failure)
     if spec.objective.load.capacity is not None:
         return _searched(spec, server, on_phase, watch, dialect)

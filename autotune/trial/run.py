@@ -17,12 +17,16 @@ from autotune.engines.base import Engine, LaunchError, SaysWhatItIs
 from autotune.engines.secrets import secrets_of
 from autotune.engines.telemetry import OnGpus
 from autotune.errors import AutotuneError
+from autotune.records.finals import FinalRun, FinalStage
 from autotune.records.spec import Args, StudySpec
 from autotune.records.trial import Candidate, Failure, Fault, Outcome, Phase, TrialRecord
+from autotune.records.variants import Checkpoint
 from autotune.trial.explaining import explained
 from autotune.trial.judging import judged
 from autotune.trial.loading import OnPhase, load_server
 from autotune.trial.overload import lower_the_load
+from autotune.trial.quality import QualityCheck
+from autotune.trial.soaking import shifted, soak_of
 from autotune.trial.store import RunDirectory, without
 
 LOG_TAIL_LINES = 40
@@ -30,7 +34,7 @@ LOG_TAIL_LINES = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSetting:
-    """What all trials of a study share."""
+    """What all trials of a study share; `final` and `shifts` are those of a launch after the search."""
 
     spec: StudySpec
     engine: Engine
@@ -38,6 +42,9 @@ class TrialSetting:
     gpus: tuple[str, ...]
     versions: Mapping[str, str | None] = field(default_factory=dict)
     defaults: Args = field(default_factory=dict)
+    final: FinalRun | None = None
+    shifts: bool = False
+    checkpoint: Checkpoint | None = None
 
     @property
     def gpu_count(self) -> int:
@@ -108,8 +115,11 @@ def blank_record(setting: TrialSetting, candidate: Candidate, number: int) -> Tr
         gpus=setting.gpu_count,
         started_utc=utc_now(),
         seed=spec.seed,
+        engine=spec.engine.name,
         versions=setting.versions,
         defaults=setting.defaults,
+        final=setting.final,
+        checkpoint=setting.checkpoint,
     )
 
 
@@ -131,7 +141,17 @@ def _launch_and_measure(
             startup_s=server.startup_s or None,
             others_bytes=others_bytes,
         )
-        loaded = load_server(setting.spec, server, on_phase, gpus=setting.gpu_count)
+        check = QualityCheck(
+            spec=setting.spec,
+            run=setting.run,
+            candidate=candidate,
+            number=record.number,
+            server=server,
+            defaults=setting.defaults,
+        )
+        loaded = load_server(
+            setting.spec, server, on_phase, gpus=setting.gpu_count, check=check, early=setting.final is None
+        )
         record = replace(
             record,
             load_s=loaded.load_s,
@@ -139,7 +159,10 @@ def _launch_and_measure(
             resolved=server.resolved(),
             warnings=tuple(server.warnings()),
             log_tail=tuple(server.log_tail(LOG_TAIL_LINES)),
+            quality=check.found,
         )
+        soaked = setting.final is not None and setting.final.stage is FinalStage.SOAK and not loaded.failure
+        moved = tuple(shifted(setting.spec, server, setting.gpu_count, on_phase)) if soaked and setting.shifts else ()
         on_phase("stopping")
     setting.run.write_requests(record.number, loaded.levels, _secrets(setting.spec))
     record = replace(record, cleanup=server.cleanup)
@@ -147,4 +170,6 @@ def _launch_and_measure(
         return replace(record, outcome=loaded.failure.outcome, failure=loaded.failure)
     objective = setting.spec.objective
     record = judged(record, objective, loaded.levels, setting.gpu_count, setting.spec.price)
+    if soaked and loaded.levels:
+        record = replace(record, soak=soak_of(record, setting.spec, loaded.levels[0], setting.gpu_count, moved))
     return explained(lower_the_load(record, objective, loaded.levels), setting.spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,8 +41,8 @@ def open_run(spec: StudySpec, run: RunDirectory, *, resume: bool) -> list[TrialR
     if changed := _differing(run.spec(), spec):
         raise InputError(
             f"the study changed since it was started: {', '.join(changed)}",
-            "only budget, sampler, storage and, unless trials are judged by it, price may change; put the old values "
-            "back or give this study another name",
+            "only budget, sampler, storage, finals, limits of variants and, unless trials are judged by it, price may "
+            "change; put the old values back or give this study another name",
         )
     run.write_spec(spec)
     return run.trials()
@@ -57,7 +57,9 @@ def _differing(old: StudySpec, new: StudySpec) -> list[str]:
     """The fields that differ and make trials incomparable. Compared as JSON, as the old one was read back from it. A
     price does so where trials were judged by it."""
     judged_by = (new.objective.metric, *(slo.metric for slo in new.objective.slos))
-    free = ("budget", "sampler", "storage", *(() if set(judged_by) & set(PRICED) else ("price",)))
+    unpriced = () if set(judged_by) & set(PRICED) else ("price",)
+    free = ("budget", "sampler", "storage", "finals", "variants_dir", *unpriced)
+    old, new = (replace(spec, variants=tuple(each.made_from for each in spec.variants)) for spec in (old, new))
     return [
         spec_field.name
         for spec_field in fields(StudySpec)

@@ -4,6 +4,8 @@
     study.db              Optuna's storage
     trials/NNNN/          trial.json, engine.log, requests.jsonl.gz
     summary.json          what the study comes to
+    quality/              what the reference answered, by kind of engine
+    variants/             logs of checkpoints that this run prepared
     best/                 files that deploy
 
 Files are written under a temporary name and then replaced, so a reader never sees half of one.
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune.errors import EnvironmentFault, InputError
+from autotune.records.quality import ReferenceAnswers
 from autotune.records.spec import StudySpec
 from autotune.records.summary import StudySummary
 from autotune.records.trial import SCHEMA_VERSION, LevelRecord, RequestRecord, TrialRecord
@@ -208,6 +211,19 @@ class RunDirectory:
             for line in file:
                 fields = json.loads(line)
                 yield fields.pop("level"), adapter.validate_python(fields)
+
+    def write_reference_answers(self, kind: str, answers: ReferenceAnswers) -> None:
+        """Keep what the reference of an engine of this kind answered; candidates are held against it."""
+        write_atomically(self.path / "quality" / f"{kind}.json", to_json(answers))
+
+    def reference_answers(self, kind: str) -> ReferenceAnswers | None:
+        """Return what the reference answered, None before it has. Raises InputError when the file can't be read."""
+        path = self.path / "quality" / f"{kind}.json"
+        return _read(path, ReferenceAnswers) if path.exists() else None
+
+    def variant_log(self, name: str) -> Path:
+        """Where the log of a variant's preparation is kept."""
+        return self.path / "variants" / f"{name}.log"
 
     def write_summary(self, summary: StudySummary) -> None:
         """Replace `summary.json`."""

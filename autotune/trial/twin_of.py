@@ -62,7 +62,7 @@ def twin_of(spec: StudySpec, server: Server) -> Twin | None:
     """Return the twin of a launched engine, before it has seen a level; None when its settings are none that can be
     simulated."""
     resolved = server.resolved()
-    gpu = _gpu(spec)
+    gpu = gpu_of_machine(spec)
     config = _config(resolved, _shape(spec) or _any_shape(), gpu or CPU, server.max_model_len)
     if config is None:
         return None
@@ -106,7 +106,8 @@ def _any_shape() -> ModelShape:
     return shape
 
 
-def _gpu(spec: StudySpec) -> GpuSpec | None:
+def gpu_of_machine(spec: StudySpec) -> GpuSpec | None:
+    """Return the kind of GPU of the study's machine; None for a CPU, a kind that the table lacks, and a mixture."""
     if spec.simulated:
         return gpu_of((spec.engine.simulate or SimulateSpec()).gpu)
     found = [gpu_by_driver_name(gpu.name, gpu.memory_bytes) for gpu in visible_gpus(spec.hardware.gpus)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.engines.prepare import prepare
-from autotune.engines.vllm.container import VllmContainers
+from autotune.engines.vllm.container import vllm_containers
 from autotune.errors import EnvironmentFault
 from autotune.records.spec import EngineKind, EngineSpec, StudySpec
 from tests.builders import study_spec
@@ -58,7 +58,8 @@ def test_a_model_is_fetched_inside_the_image_and_a_failure_there_is_told(stand_i
 def environment(spec: StudySpec) -> tuple[str | None, tuple[str, ...]]:
     """What a launch says of the hub's network, and its mounts of the hub's cache."""
     assert spec.engine.container is not None
-    plan, _ = VllmContainers(spec, spec.engine.container, simulated=False).launch({}, trial="0000", port=1, gpus=())
+    containers = vllm_containers(spec, spec.engine.container, simulated=False)
+    plan, _ = containers.launch({}, folder=Path("0000"), port=1, gpus=())
     assert ("HF_HUB_OFFLINE" in plan.env) is ("HF_HUB_OFFLINE" in plan.argv)  # given by name
     return plan.env.get("HF_HUB_OFFLINE"), tuple(word for word in plan.argv if ":/autotune/hub" in word)
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.deploy.evidence import best_file
-from autotune.deploy.vllm import serve_sh
+from autotune.deploy import Asked, exporter, make_deployment
 from autotune.engines.vllm import render_argv
 from autotune.records.spec import ContainerSpec, EngineKind, EngineSpec, StudySpec
 from tests.runs import FIXED, dozen, study, summary, write_run
@@ -43,8 +42,9 @@ def ran(spec: StudySpec, folder: Path, **environment: str) -> tuple[list[str], d
     )
     program.chmod(0o755)
     script = folder / "serve.sh"
-    content = best_file(write_run(folder / "run", dozen(), None), spec, BEST, None, summary())
-    script.write_text(serve_sh(content, spec))
+    run = write_run(folder / "run", dozen(), None)
+    deployment = make_deployment(run, spec, BEST, None, summary(), asked=Asked(here=True))
+    script.write_text(exporter("shell")(deployment)["serve.sh"])
     done = subprocess.run(
         ["sh", str(script)],
         env={"PATH": f"{folder}:{os.environ['PATH']}", "HOME": "/home/me", **environment},

@@ -52,6 +52,7 @@ def study_file(lab: Lab, folder: Path) -> Path:
             "confidence": 0.9,
         },
         "budget": {"trials": TRIALS},
+        "finals": False,
     }
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(study, sort_keys=False))

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.contract.engines import REAL, SIMULATED, TENSORRT_LLM_STAND_IN, Contender, Live, live
+from tests.contract.engines import REAL, SIMULATED, TENSORRT_LLM_STAND_IN, TRITON_STAND_IN, Contender, Live, live
 
 CONTENDERS = [
     pytest.param(REAL, marks=pytest.mark.vllm, id="vllm"),
     pytest.param(SIMULATED, marks=pytest.mark.integration, id="simulated"),
     pytest.param(TENSORRT_LLM_STAND_IN, marks=pytest.mark.integration, id="tensorrt_llm"),
+    pytest.param(TRITON_STAND_IN, marks=pytest.mark.integration, id="triton"),
 ]
 
 

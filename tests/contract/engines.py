@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +15,11 @@ import pytest
 
 from autotune.engines.base import Engine, Server
 from autotune.engines.net import port_free
+from autotune.engines.simulated.tokens import decode
 from autotune.engines.tensorrt_llm.engine import TensorRtLlmEngine
+from autotune.engines.triton.engine import TritonEngine
 from autotune.engines.vllm.engine import VllmEngine
+from autotune.load.dialect import Dialect, Feature
 from autotune.records.spec import EngineKind, EngineSpec, SimulateSpec, StudySpec
 from autotune.records.trial import Candidate, Role
 from tests.builders import study_spec
@@ -56,7 +59,10 @@ TINY = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tongue:
     """What kinds of engine call the same things: arguments that differ from their defaults, how they are resolved,
-    metrics (`counts` grow by requests, prompt and output tokens, as far as the kind tells them), words."""
+    metrics (`counts` grow by requests, prompt and output tokens, as far as the kind tells them), words.
+
+    `dialect` None: it takes requests as vLLM does. `finish` is how an answer ends that was cut to length; `exact`: it
+    heeds min_tokens and ignore_eos. `lists_model`: it serves under the model's own name."""
 
     kind: EngineKind
     engine: Callable[[StudySpec], Engine]
@@ -66,12 +72,28 @@ class Tongue:
     tells_length: bool
     metrics: frozenset[str]
     counts: tuple[str, ...]
-    running: str
+    running: str | None
     generated: str | None
-    prefix_hits: str
+    prefix_hits: str | None
     counters: frozenset[str]
     warning: str
     words: tuple[str, ...]
+    dialect: Dialect | None = None
+    health_path: str = "/health"
+    finish: str = "length"
+    lists_model: bool = True
+    exact: bool = True
+
+    def prompt(self, ids: Sequence[int]) -> list[int] | str:
+        """A prompt in the form that it takes."""
+        return list(ids) if self.dialect is None else decode(ids)
+
+    def message(self, answer: Mapping[str, Any]) -> str:
+        """What a refusal says, in the form that is its own."""
+        if self.dialect is not None:
+            return str(answer["detail"])
+        assert {"message", "type", "param", "code"} <= answer["error"].keys()
+        return str(answer["error"]["message"])
 
 
 VLLM = Tongue(
@@ -156,6 +178,36 @@ TENSORRT_LLM = Tongue(
 )  # fmt: skip
 
 
+TRITON = Tongue(
+    kind=EngineKind.TRITON,
+    engine=TritonEngine,
+    args={
+        **TENSORRT_LLM.args,
+        "dynamic_batching": {"max_queue_delay_microseconds": 200, "preferred_batch_size": 4},
+        "triton_config": {"max_batch_size": 8},
+    },
+    resolved=TENSORRT_LLM.resolved,
+    version="2.73.0",
+    tells_length=False,
+    metrics=frozenset(
+        {"triton:completed_requests_total", "triton:waiting_requests", "triton:executions_total",
+         "triton:queue_seconds_sum", "triton:queue_seconds_count"}
+    ),
+    counts=("triton:completed_requests_total",),
+    running=None,
+    generated=None,
+    prefix_hits=None,
+    counters=frozenset({"server_waiting_max", "server_queue_mean_ms"}),
+    warning=TENSORRT_LLM.warning,
+    words=("--model-repository", "--openai-port"),
+    dialect=Dialect(lacks=frozenset({Feature.PROMPT_IDS}), decode=decode),
+    health_path="/health/ready",
+    finish="stop",
+    lists_model=False,
+    exact=False,
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contender:
     """An engine under the contract. Where the two may differ, and why:
@@ -212,6 +264,16 @@ TENSORRT_LLM_STAND_IN = Contender(
 )
 
 
+TRITON_STAND_IN = Contender(
+    name="triton",
+    command=(sys.executable, "-m", "autotune.engines.simulated.triton"),
+    env={},
+    model=_written_model,
+    simulated=True,
+    speaks=TRITON,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
     """A contender that is up, as the product sees it (`server`) and as any client does (`client`)."""
@@ -240,7 +302,7 @@ def live(contender: Contender, folder: Path) -> Iterator[Live]:
         command=contender.command,
         env=contender.env,
         startup_timeout_s=240,
-        simulate=SimulateSpec(face="server") if speaks is TENSORRT_LLM else None,
+        simulate=SimulateSpec(face="server") if speaks in (TENSORRT_LLM, TRITON) else None,
     )
     engine, phases = speaks.engine(study_spec(model=model, engine=spec)), list[str]()
     candidate = Candidate(params={}, args=speaks.args, role=Role.SEARCH, fingerprint="contract")

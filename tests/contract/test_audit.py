@@ -19,7 +19,12 @@ def audited(engine: Live, load: LoadSpec, seed: int) -> Measurement:
     server = engine.server
     plan = build_level(WORKLOAD, load, seed=seed, vocab_size=server.vocab_size, max_total_tokens=server.max_model_len)
     with watching(server, every_s=0.2) as watch:
-        level = run_level(server.endpoint, plan, on_progress=lambda progress: watch.mark(progress.elapsed_s))
+        level = run_level(
+            server.endpoint,
+            plan,
+            on_progress=lambda progress: watch.mark(progress.elapsed_s),
+            dialect=engine.speaks.dialect,
+        )
     return measure(replace(level, telemetry=watch.telemetry()), metrics=(), slos=(), gpus=1, confidence=0.95)
 
 

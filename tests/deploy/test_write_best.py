@@ -14,16 +14,15 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autotune.deploy import EXPORTERS, best_schema, write_best
+from autotune.deploy import Asked, Deployment, best_schema, exporter, make_deployment, write_best
 from autotune.deploy.evidence import best_file
-from autotune.deploy.vllm import serve_sh, vllm_yaml
 from autotune.engines.vllm.command import serve_argv
 from autotune.errors import InputError
 from autotune.records.spec import EngineKind, EngineSpec, StudySpec
 from autotune.records.summary import StudySummary
-from autotune.records.trial import Role, TrialRecord
+from autotune.records.trial import TrialRecord
 from autotune.trial.store import RunDirectory
-from tests.runs import FIXED, HOSTILE, dozen, study, summary, trial, write_run
+from tests.runs import FIXED, HOSTILE, dozen, study, summary, write_run
 
 REFERENCE, BEST = dozen()[0], dozen()[5]
 
@@ -65,6 +64,9 @@ FIELDS = [
         "warnings",
         "cost",
         "suggested_limits",
+        "finals",
+        "checkpoint",
+        "engines",
     ),
 ]
 
@@ -207,8 +209,8 @@ def test_the_script_starts_exactly_what_was_measured(args: dict[str, Any]) -> No
 @given(ARGS)
 @example({"served_model_name": ["a b", "-c", "'\"\n: #", "ünï\u2028\x85\ufeff"], "enable_prefix_caching": False})
 def test_the_file_says_exactly_what_was_measured(args: dict[str, Any]) -> None:
-    content = best_file(RunDirectory(Path("nowhere")), study(), replace(BEST, args=args), None, summary())
-    assert as_vllm_reads(vllm_yaml(content, study())) == [
+    text = exporter("vllm-yaml")(deployed(args))["vllm.yaml"]
+    assert as_vllm_reads(text) == [
         "--model",
         BEST.model,
         *serve_argv((), BEST.model, args, port=8000)[3:-4],
@@ -216,9 +218,12 @@ def test_the_file_says_exactly_what_was_measured(args: dict[str, Any]) -> None:
 
 
 def script_of(args: dict[str, Any]) -> str:
-    return serve_sh(
-        best_file(RunDirectory(Path("nowhere")), study(), replace(BEST, args=args), None, summary()), study()
-    )
+    return exporter("shell")(deployed(args))["serve.sh"]
+
+
+def deployed(args: dict[str, Any]) -> Deployment:
+    best = replace(BEST, args=args)
+    return make_deployment(RunDirectory(Path("nowhere")), study(), best, None, summary(), asked=Asked(here=True))
 
 
 def as_vllm_reads(text: str) -> list[str]:
@@ -307,15 +312,3 @@ def test_a_model_in_a_folder_whose_name_begins_with_a_dash_is_deployed_by_its_wh
     monkeypatch.chdir(tmp_path)
     folder = written(tmp_path, best=replace(BEST, model="-model"), spec=study())
     assert f" {tmp_path}/-model " in (folder / "serve.sh").read_text()
-
-
-# --- every exporter -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, table in EXPORTERS.items() for name in table])
-def test_every_exporter_tells_where_its_file_comes_from(kind: EngineKind, name: str) -> None:
-    best = trial(3, BEST.outcome, {"max_num_seqs": 8}, tok_per_s=1.0, ttft_ms=1.0, role=Role.SEARCH)
-    content = best_file(RunDirectory(Path("nowhere")), study(), best, None, summary(confirmed=False))
-    text = EXPORTERS[kind][name](content, study())
-    for fact in ("llama-8b-chat", "trial 3", best.fingerprint, "NOT CONFIRMED"):
-        assert fact in text

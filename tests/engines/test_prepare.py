@@ -18,7 +18,7 @@ from autotune.engines.model_files import missing_in
 from autotune.engines.prepare import Prepared, prepare
 from autotune.engines.vllm.command import launch_plan
 from autotune.errors import EnvironmentFault, InputError
-from autotune.records.spec import ContainerSpec, EngineKind, EngineSpec
+from autotune.records.spec import ContainerSpec, EngineKind, EngineSpec, SimulateSpec
 from tests.builders import study_spec
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -100,16 +100,19 @@ def engine_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ask(home: Path, told: list[str] | None = None, *, name: str = "org/m", **env: str) -> Prepared:
+def ask(
+    home: Path, told: list[str] | None = None, *, name: str = "org/m", kind: EngineKind = EngineKind.VLLM, **env: str
+) -> Prepared:
     values = {"HF_HOME": str(home / "hf"), "HF_TOKEN": TOKEN, **env}
-    engine = EngineSpec(kind=EngineKind.VLLM, command=(str(home / "python3"),), env=values)
+    engine = EngineSpec(kind=kind, command=(str(home / "python3"),), env=values)
     return prepare(study_spec(model=name, engine=engine), ([] if told is None else told).append)
 
 
 @pytest.mark.integration
-def test_a_model_is_fetched_once_and_trials_run_offline_from_then_on(engine_home: Path) -> None:
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.TENSORRT_LLM])
+def test_a_model_is_fetched_once_and_trials_run_offline_from_then_on(engine_home: Path, kind: EngineKind) -> None:
     told: list[str] = []
-    prepared = ask(engine_home, told)
+    prepared = ask(engine_home, told, kind=kind)
     assert prepared.offline
     assert "fetched to" in prepared.lines[0]
     assert "fetching org/m: 0.0 GiB in 3 files" in told[0]
@@ -141,11 +144,13 @@ def test_a_child_that_dies_is_no_success(engine_home: Path) -> None:
         ask(engine_home, FAKE_DIES="1")
 
 
-def test_without_the_engines_python_there_is_nobody_to_fetch(tmp_path: Path) -> None:
-    engine = EngineSpec(kind=EngineKind.VLLM, command=("/nowhere/vllm",), env={"HF_HOME": str(tmp_path)})
+@pytest.mark.parametrize("kind", [EngineKind.VLLM, EngineKind.TENSORRT_LLM])
+def test_without_the_engines_python_there_is_nobody_to_fetch(tmp_path: Path, kind: EngineKind) -> None:
+    engine = EngineSpec(kind=kind, command=("/nowhere/program",), env={"HF_HOME": str(tmp_path)})
     with pytest.raises(EnvironmentFault, match="no Python") as caught:
         prepare(study_spec(model="org/m", engine=engine), print)
     assert "engine.command" in caught.value.hint
+    assert "hf download org/m" in caught.value.hint
 
 
 @pytest.mark.parametrize("path", ["/nowhere/model", "./model", "../model", "~/no-such-model"])
@@ -169,14 +174,8 @@ def test_a_hub_that_was_not_asked_or_not_reached_is_told_apart(engine_home: Path
 
 def test_simulated_studies_need_nothing() -> None:
     assert prepare(study_spec(), print).offline
-
-
-def test_a_model_that_nobody_fetches_here_is_no_success(tmp_path: Path) -> None:
-    engine = EngineSpec(kind=EngineKind.TENSORRT_LLM, env={"HF_HOME": str(tmp_path)})
-    with pytest.raises(EnvironmentFault, match="not whole") as caught:
-        prepare(study_spec(model="org/m", engine=engine), print)
-    assert "hf download org/m" in caught.value.hint
-    assert prepare(study_spec(model=str(tmp_path), engine=engine), print).offline
+    stand_in = EngineSpec(kind=EngineKind.TENSORRT_LLM, simulate=SimulateSpec(face="server"))
+    assert prepare(study_spec(engine=stand_in), print).lines[0].endswith("the engine is simulated")
 
 
 @pytest.mark.integration
@@ -234,9 +233,9 @@ def test_what_is_missing_or_cut_off_is_named(tmp_path: Path, name: str, change: 
     change(folder / name)
     (problem,) = missing_in(folder)
     assert said in problem
-    spec = study_spec(model=str(folder), engine=EngineSpec(kind=EngineKind.VLLM))
-    with pytest.raises(EnvironmentFault, match="can't be loaded"):
-        prepare(spec, print)
+    for kind in (EngineKind.VLLM, EngineKind.TENSORRT_LLM):
+        with pytest.raises(EnvironmentFault, match="can't be loaded"):
+            prepare(study_spec(model=str(folder), engine=EngineSpec(kind=kind)), print)
 
 
 def test_made_up_weights_are_not_missed(tmp_path: Path) -> None:

@@ -115,7 +115,9 @@ def test_shipped_spaces_objectives_and_schemas_are_found(installed: Installed) -
 def test_a_study_runs_to_its_files(installed: Installed) -> None:
     study = (ROOT / "studies/quickstart.yaml").read_text()
     assert study.count("budget: {trials: 30}") == 1
-    (installed.folder / "study.yaml").write_text(study.replace("budget: {trials: 30}", "budget: {trials: 3}"))
+    (installed.folder / "study.yaml").write_text(
+        study.replace("budget: {trials: 30}", "budget: {trials: 3}").replace("soak_s: 120", "soak_s: 10")
+    )
     shown = installed.autotune("study", "study.yaml")
     best = installed.folder / "runs/quickstart/best"
     assert "SIMULATED" in shown

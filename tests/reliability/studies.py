@@ -42,6 +42,7 @@ STUDY: Mapping[str, Any] = {
         "confidence": 0.8,
     },
     "budget": {"trials": 2},
+    "finals": False,
 }
 
 

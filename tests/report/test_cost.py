@@ -99,6 +99,6 @@ def test_limits_are_a_suggestion_beside_the_arguments_that_were_measured(capacit
     assert "max_num_queued_reqs" not in (tmp_path / "best/vllm.yaml").read_text()
     assert best["cost"]["usd_per_million_output_tok"]["value"] == pytest.approx(3.205, abs=0.001)
     if capacity:
-        assert best["suggested_limits"]["args"] == {"max_num_queued_reqs": 44 + 3}
+        assert best["suggested_limits"]["args"]["max_num_queued_reqs"] == 44 + 3
     else:
         assert best["suggested_limits"] is None

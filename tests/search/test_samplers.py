@@ -27,7 +27,7 @@ def _script(candidate: Candidate, _: int) -> Failure | float:
 
 def _launched(path: Path, kind: str, trials: int = 7) -> list[Candidate]:
     engine = ScriptedEngine(_script)
-    spec = study_spec(sampler=SamplerSpec(kind=kind), budget=BudgetSpec(trials=trials))  # type: ignore[arg-type]
+    spec = study_spec(sampler=SamplerSpec(kind=kind), budget=BudgetSpec(trials=trials))
     run_study(spec, engine, RunDirectory(path), ListView())
     return engine.launched
 
@@ -66,10 +66,39 @@ def test_another_sampler_goes_on_with_a_study(tmp_path: Path, kind: str) -> None
     spec = study_spec(budget=BudgetSpec(trials=4))
     run = RunDirectory(tmp_path / "run")
     run_study(spec, ScriptedEngine(_script), run, ListView())
-    other = replace(spec, sampler=SamplerSpec(kind=kind), budget=BudgetSpec(trials=7))  # type: ignore[arg-type]
+    other = replace(spec, sampler=SamplerSpec(kind=kind), budget=BudgetSpec(trials=7))
     engine = ScriptedEngine(_script)
     run_study(other, engine, run, ListView(), resume=True)
     assert len(engine.launched) == 3
+
+
+def test_any_optuna_sampler_is_named_by_its_path_with_its_arguments(tmp_path: Path) -> None:
+    kind = "optuna.samplers:TPESampler"
+    made = make_sampler(SamplerSpec(kind=kind, kwargs={"n_startup_trials": 3}), seed=1, trials=10, distributions={})
+    assert made.complete_only, "of a sampler that we don't know crashes are told in the way that all of them see"
+    assert len(_launched(tmp_path, kind, trials=5)) == 5
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (SamplerSpec(kind="no.such.module:Sampler"), "No module named 'no'"),
+        (SamplerSpec(kind="optuna.samplers:NoSampler"), "NoSampler is not an Optuna sampler"),
+        (SamplerSpec(kind="pathlib:Path"), "Path is not an Optuna sampler of pathlib"),
+        (SamplerSpec(kind="optuna.samplers:TPESampler", kwargs={"sead": 1}), "refuses its arguments.*sead"),
+    ],
+)
+def test_a_path_that_leads_to_no_sampler_is_bad_input(spec: SamplerSpec, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        make_sampler(spec, seed=1, trials=10, distributions={})
+
+
+def test_a_study_on_a_plateau_ends_before_its_budget_and_says_why(tmp_path: Path) -> None:
+    engine = ScriptedEngine(lambda *_: 50.0)
+    spec = study_spec(budget=BudgetSpec(trials=25))
+    summary = run_study(spec, engine, RunDirectory(tmp_path / "run"), ListView())
+    assert "settled: another launch would likely gain" in summary.stop_reason
+    assert len(engine.launched) < 25
 
 
 def test_a_finished_run_with_stepped_floats_is_not_rebuilt(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import optuna
 import pytest
 
+from autotune.records.quality import Quality, QualityFigure, QualitySpec, QualityStatus
 from autotune.records.spec import Direction
 from autotune.records.trial import Outcome
-from autotune.search.told import LAUNCH, told
+from autotune.search.told import LAUNCH, QUALITY, told
 from tests.builders import objective, trial, verdict
 
 OBJECTIVE = objective()
@@ -54,6 +55,22 @@ def test_every_trial_has_the_same_constraints_in_the_same_order() -> None:
         for outcome in (*LESSONS, Outcome.OK, Outcome.SLO_MISS, Outcome.UNSURE)
     }
     assert keys == {("ttft_ms.p90", LAUNCH)}
+
+
+def test_wrong_answers_rank_below_every_miss_and_above_what_cannot_start() -> None:
+    """Of two wrong ones the nearly right one is the better; other studies' constraints stay as they were."""
+    checked = objective(quality=QualitySpec())
+
+    def wrong(excess: float) -> float:
+        figure = QualityFigure(name="perplexity_ratio", value=2.0, own=1.0, noise=0.0, limit=1.02, excess=excess)
+        found = Quality(status=QualityStatus.FAILED, figures=(figure,))
+        lesson = told(replace(trial(0, outcome=Outcome.WRONG_OUTPUT), quality=found), checked)
+        assert (lesson.state, tuple(lesson.constraints)) == ("PRUNED", ("ttft_ms.p90", QUALITY, LAUNCH))
+        return sum(lesson.constraints.values())
+
+    worst_miss = replace(trial(1, outcome=Outcome.SLO_MISS, value=1.0), verdict=verdict("fail", 1e9))
+    miss, crash = told(worst_miss, checked), told(trial(2, outcome=Outcome.OOM_STARTUP), checked)
+    assert sum(miss.constraints.values()) < wrong(0.1) < wrong(50.0) < sum(crash.constraints.values())
 
 
 @pytest.mark.parametrize(("direction", "worst"), [(Direction.MAXIMIZE, 3.0), (Direction.MINIMIZE, 9.0)])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from autotune.engines.simulated.faults import KINDS
-from tests.simulated.running import Events, launched, serving
+from tests.simulated.running import Events, Server, launched, serving
 
 pytestmark = pytest.mark.integration
 
@@ -313,6 +313,33 @@ def test_metrics_can_lie() -> None:
         assert server.metric("vllm:generation_tokens_total") == 10
         assert server.metric("vllm:prompt_tokens_total") == 100
         assert server.metric("vllm:prefix_cache_hits_total") == 0
+
+
+def _spoken(server: Server) -> tuple[list[list[int]], list[float]]:
+    """Answers to some prompts, and what their prompts' log-probabilities sum to."""
+    fields = {"logprobs": 1, "prompt_logprobs": 0, "return_token_ids": True}
+    choices = [server.complete([n, n + 1, n + 2], 40, **fields).json["choices"][0] for n in range(1, 65, 2)]
+    likely = [sum(next(iter(entry.values()))["logprob"] for entry in c["prompt_logprobs"][1:]) for c in choices]
+    return [c["token_ids"] for c in choices], likely
+
+
+@shows("wrong_output")
+def test_wrong_output_is_another_text_of_lower_probability_where_its_flag_is_set() -> None:
+    fault = _fault("wrong_output:kv_cache_dtype=fp8")
+    with serving(*FAST) as sound, serving(*fault) as unflagged, serving(*fault, "--kv-cache-dtype", "fp8") as wrong:
+        (right, likely), (other, less_likely) = _spoken(sound), _spoken(wrong)
+        assert _spoken(unflagged) == (right, likely)
+    assert all(a[0] != b[0] for a, b in zip(right, other, strict=True))
+    assert [a - b for a, b in zip(likely, less_likely, strict=True)] == pytest.approx([4.0] * len(likely))
+
+
+@shows("perturbed_output")
+def test_perturbed_output_is_nearly_the_same() -> None:
+    with serving(*FAST) as sound, serving(*_fault("perturbed_output")) as perturbed:
+        (right, likely), (other, changed) = _spoken(sound), _spoken(perturbed)
+    assert right != other
+    assert sum(a == b for a, b in zip(right, other, strict=True)) > len(right) / 2
+    assert all(0 < abs(a - b) < 0.05 for a, b in zip(likely, changed, strict=True))
 
 
 def test_every_fault_in_the_table_is_shown_by_a_test() -> None:

@@ -15,7 +15,7 @@ from autotune.space import build_space, space_problems
 from autotune.study import load_study, shipped_objectives, shipped_spaces
 
 ROOT = Path(__file__).parents[2]
-OTHERS = ("vllm/cpu", "tensorrt_llm/default")
+OTHERS = ("vllm/cpu", "tensorrt_llm/default", "triton/default")
 PAIRS = [  # the CPU's space is made for the short prompts of its objective
     *((space, objective) for space in shipped_spaces() if space not in OTHERS for objective in shipped_objectives()),
     ("vllm/cpu", "cpu-smoke"),
@@ -53,10 +53,11 @@ TRTLLM = [objective for objective in shipped_objectives() if objective != "cpu-s
 
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 @pytest.mark.parametrize("objective", TRTLLM)
+@pytest.mark.parametrize("space", ["tensorrt_llm/default", "triton/default"])
 def test_a_fair_share_of_random_proposals_for_tensorrt_llm_can_be_launched(
-    tmp_path: Path, objective: str, gpus: int
+    tmp_path: Path, space: str, objective: str, gpus: int
 ) -> None:
-    ready = build_space(_study(tmp_path, "tensorrt_llm/default", objective, "quality: unchecked\n"), gpus=gpus)
+    ready = build_space(_study(tmp_path, space, objective, "quality: unchecked\n"), gpus=gpus)
     rng = random.Random(0)
     candidates = [made for _ in range(200) if isinstance(made := ready.sample(rng), Candidate)]
     assert len(candidates) > 40

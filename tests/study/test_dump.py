@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from autotune.records import spec as s
 from autotune.records.metrics import ENERGY, PLAIN, PRICED, MetricKind, known_names
+from autotune.records.quality import QualitySpec
 from autotune.study import dump_study, load_study, shipped_objectives, shipped_spaces
 from tests.study.writing import SOUND, changed, write
 
@@ -127,7 +128,19 @@ def objectives(draw: st.DrawFn, *, unknown: frozenset[str] = frozenset()) -> s.O
             repeats=2,
         ),
         confidence=draw(st.floats(0.51, 0.99)),
+        quality=draw(st.none() | qualities),
     )
+
+
+qualities = st.builds(
+    QualitySpec,
+    perplexity_ratio=st.none() | st.floats(1, 3),
+    token_agreement=st.none() | st.floats(0, 1),
+    length_ratio=st.none() | st.floats(1, 3),
+    repetition_ratio=st.none() | st.floats(0, 1),
+    prompts=st.none() | st.just("/data/prompts.txt"),
+    answer_tokens=whole,
+)
 
 
 containers = st.builds(

@@ -21,6 +21,7 @@ def test_names_are_paths_without_suffix() -> None:
         "vllm/latency",
         "vllm/cpu",
         "tensorrt_llm/default",
+        "triton/default",
     }
     assert set(shipped_objectives()) == {
         *("chat", "chat-sessions", "rag", "rag-documents", "summarise", "code-completion", "batch-offline"),

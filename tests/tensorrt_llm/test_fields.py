@@ -66,14 +66,14 @@ def test_right_arguments_are_taken(tmp_path: Path, args: str) -> None:
     assert study(tmp_path, args).simulated
 
 
-def test_a_container_and_a_virtual_face_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_options_of_a_container_that_are_the_tuners_and_faults_without_a_process_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     head = "name: x\nmodel: meta-llama/Llama-3.1-8B-Instruct\nsearch_space: tensorrt_llm/default\nobjective: chat\n"
-    path.write_text(f"{head}engine: {{kind: tensorrt_llm, container: {{image: a/b}}}}\n")
-    with pytest.raises(StudyFileError, match="not launched in a container yet"):
+    path.write_text(f"{head}engine: {{kind: tensorrt_llm, container: {{image: a/b, options: [--rm]}}}}\n")
+    with pytest.raises(StudyFileError, match="`--rm` belongs to the tuner"):
         read_study(path)
-    path.write_text(f"{head}engine: {{kind: tensorrt_llm, simulate: {{gpu: h100}}}}\n")
-    with pytest.raises(StudyFileError, match="face: server"):
+    path.write_text(f"{head}engine: {{kind: tensorrt_llm, simulate: {{gpu: h100, faults: [oom_at_start]}}}}\n")
+    with pytest.raises(StudyFileError, match="faults need a process"):
         read_study(path)
 
 

@@ -45,6 +45,22 @@ def test_without_an_engine_it_fails_and_says_why(tmp_path: Path) -> None:
     assert (code, said.startswith("FAIL: there is neither trtllm-serve nor vllm")) == (1, True)
 
 
+def test_an_image_that_is_not_here_fails_with_what_fetches_it(tmp_path: Path) -> None:
+    program(tmp_path, "nvidia-smi", "echo GPU")
+    autotune = str(ROOT / ".venv/bin/autotune")
+    program(tmp_path, "docker", "exit 1")
+    code, said = ran(tmp_path, AUTOTUNE=autotune, IMAGE="nvcr.io/nvidia/tensorrt-llm/release:1.2.1")
+    assert (code, said) == (1, "FAIL: the image is not here: docker pull nvcr.io/nvidia/tensorrt-llm/release:1.2.1\n")
+
+
+def test_an_image_in_which_no_model_can_be_made_fails_and_says_so(tmp_path: Path) -> None:
+    program(tmp_path, "nvidia-smi", "echo GPU")
+    program(tmp_path, "docker", '[ "$1" = image ]')
+    autotune = str(ROOT / ".venv/bin/autotune")
+    code, said = ran(tmp_path, AUTOTUNE=autotune, IMAGE="nvcr.io/nvidia/tensorrt-llm/release:1.2.1")
+    assert (code, said.startswith("FAIL: the model could not be made")) == (1, True)
+
+
 def test_a_stand_in_does_not_pass_for_an_engine(tmp_path: Path) -> None:
     program(tmp_path, "nvidia-smi", "echo GPU")
     stand_in = f'exec {ROOT}/.venv/bin/python -m autotune.engines.simulated.trtllm "$@"'

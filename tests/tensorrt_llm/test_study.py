@@ -15,12 +15,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.deploy.evidence import best_file
-from autotune.deploy.tensorrt_llm import options_yaml, serve_sh
+from autotune.deploy import Asked, exporter, make_deployment
 from autotune.engines.base import engine_for
 from autotune.engines.tensorrt_llm.options import options, render_options
 from autotune.pipeline import read_study, run_study
-from autotune.records.spec import EngineKind, EngineSpec
+from autotune.records.spec import EngineKind, EngineSpec, StudySpec
 from autotune.records.trial import Candidate, Role, TrialRecord
 from autotune.trial.store import RunDirectory
 from tests.runs import dozen, study, summary, write_run
@@ -37,6 +36,7 @@ objective:
   workload: {input_tokens: {uniform: [16, 64]}, output_tokens: {uniform: [4, 8]}}
   load: {concurrency: 4, duration_s: 1, warmup_s: 0.2}
 budget: {trials: 2}
+finals: false
 """
 
 
@@ -79,16 +79,21 @@ def test_a_study_from_file_to_best(tmp_path: Path) -> None:
     assert "SIMULATED" in (run.best / "serve.sh").read_text()
 
 
+def trtllm_study(engine: EngineSpec) -> StudySpec:
+    spec = study(engine=engine)
+    return replace(spec, search_space=replace(spec.search_space, engine=EngineKind.TENSORRT_LLM))
+
+
 def test_the_script_starts_the_measured_words(tmp_path: Path) -> None:
     stub = tmp_path / "bin" / "trtllm-serve"
     stub.parent.mkdir()
     stub.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$TRTLLM_NO_USAGE_STATS"\n')
     stub.chmod(0o755)
-    spec = study(engine=EngineSpec(kind=EngineKind.TENSORRT_LLM, command=(str(stub),), env={"A": "b c"}))
+    spec = trtllm_study(EngineSpec(kind=EngineKind.TENSORRT_LLM, command=(str(stub),), env={"A": "b c"}))
     run = write_run(tmp_path / "run", dozen(), None)
-    best = best_file(run, spec, dozen()[5], None, summary())
+    best = make_deployment(run, spec, dozen()[5], None, summary(), asked=Asked(here=True))
     script = tmp_path / "serve.sh"
-    script.write_text(serve_sh(best, spec))
+    script.write_text(exporter("shell")(best)["serve.sh"])
     done = subprocess.run(
         ["sh", str(script)], capture_output=True, text=True, check=True, env={**os.environ, "PORT": "7000"}
     )
@@ -106,8 +111,8 @@ NAMES = st.from_regex(r"[a-z_]{1,12}", fullmatch=True)
 def test_what_is_deployed_is_what_was_measured(tmp_path_factory: pytest.TempPathFactory, args: dict[str, Any]) -> None:
     trial = replace(dozen()[5], args=args)
     run = write_run(tmp_path_factory.mktemp("run"), [trial], None)
-    spec = study(engine=EngineSpec(kind=EngineKind.TENSORRT_LLM))
-    text = options_yaml(best_file(run, spec, trial, None, summary()), spec)
+    spec = trtllm_study(EngineSpec(kind=EngineKind.TENSORRT_LLM))
+    text = exporter("trtllm-yaml")(make_deployment(run, spec, trial, None, summary()))["options.yaml"]
     assert text.endswith(render_options(args))
     assert yaml.safe_load(text) == options(args)
 

@@ -35,6 +35,7 @@ STUDY: Mapping[str, Any] = {
         "load": {"concurrency": 4, "duration_s": 8, "warmup_s": 1},
         "confidence": 0.8,
     },
+    "finals": False,
 }
 ENGINE: Mapping[str, Any] = {
     "kind": "vllm",

@@ -55,7 +55,7 @@ def study_file(folder: Path) -> Path:
     study["engine"]["args"]["enable_prefix_caching"] = False
     (folder / "production.yaml").write_text(INCUMBENT)
     study |= {"search_space": space, "objective": OBJECTIVE, "incumbent": "production.yaml"}
-    study["budget"] = {"trials": TRIALS}
+    study |= {"budget": {"trials": TRIALS}, "finals": False}
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(study, sort_keys=False))
     return path

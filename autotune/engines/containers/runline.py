@@ -71,7 +71,7 @@ def split_environment(values: Mapping[str, str], secret: Sequence[str] = ()) -> 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
     """What runs in the container: `command` in `image`, with `environment`; `mounts` are the tuner's own, `gpus` as
-    NVML names them (UUIDs, MIG ids)."""
+    NVML names them (UUIDs, MIG ids). `stack_bytes`: the stack that it may have, None for the runtime's limit."""
 
     image: str
     command: Sequence[str]
@@ -79,6 +79,7 @@ class Inside:
     mounts: Sequence[str] = ()
     gpus: Sequence[str] = ()
     labels: Mapping[str, str]
+    stack_bytes: int | None = None
 
 
 def serving_line(
@@ -107,6 +108,7 @@ def _line(container: ContainerSpec, program: str, way: Sequence[str], inside: In
         *(word for name, value in inside.labels.items() for word in ("--label", f"{name}={value}")),
         *gpu_options(container, inside.gpus),
         *limit_options(container, memlock=memlock and bool(inside.gpus)),
+        *_stack(container, inside),
         *inside.environment.options,
         *(word for mount in (*inside.mounts, *host_mounts(container)) for word in ("--volume", mount)),
         *container.options,
@@ -130,8 +132,18 @@ def limit_options(container: ContainerSpec, *, memlock: bool) -> tuple[str, ...]
     """Shared memory of the container's own, which dies with it, and locked memory for GPUs' buffers and RDMA."""
     options = container.options
     own_shm = () if has_option(options, "--ipc", "--shm-size") else ("--shm-size", SHM_SIZE)
-    limited = any(word.removeprefix("--ulimit=").startswith("memlock") for word in options)
-    return (*own_shm, *(("--ulimit", "memlock=-1") if memlock and not limited else ()))
+    return (*own_shm, *(("--ulimit", "memlock=-1") if memlock and not _limited(options, "memlock") else ()))
+
+
+def _stack(container: ContainerSpec, inside: Inside) -> tuple[str, ...]:
+    """For engines whose documentation asks for it, where they are in earnest: on GPUs."""
+    if inside.stack_bytes is None or not inside.gpus or _limited(container.options, "stack"):
+        return ()
+    return ("--ulimit", f"stack={inside.stack_bytes}")
+
+
+def _limited(options: Sequence[str], what: str) -> bool:
+    return any(word.removeprefix("--ulimit=").startswith(what) for word in options)
 
 
 def _log_driver(container: ContainerSpec) -> tuple[str, ...]:

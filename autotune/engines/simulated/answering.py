@@ -16,6 +16,7 @@ from autotune.engines.simulated import logs
 from autotune.engines.simulated.core import Core
 from autotune.engines.simulated.faults import Faults
 from autotune.engines.simulated.protocol import Answer, Generation, error_body
+from autotune.engines.simulated.speech import Damage
 from autotune.engines.simulated.tickets import EngineDeadError, Inbox, Ticket
 from autotune.engines.simulated.writer import DONE, Writer, sse
 
@@ -26,8 +27,11 @@ _INTERNAL = error_body(500, "Internal server error", kind="InternalServerError")
 class Answering:
     """Answers requests. `interval`: tokens a chunk after the first; `details`: report cached tokens in usage."""
 
-    def __init__(self, core: Core, faults: Faults, *, model: str, interval: int, details: bool) -> None:
+    def __init__(
+        self, core: Core, faults: Faults, *, model: str, interval: int, details: bool, damage: Damage = Damage.NONE
+    ) -> None:
         self._core = core
+        self._damage = damage
         self._faults = faults
         self._model = model
         self._interval = int(faults.number("tokens_per_chunk", interval))
@@ -42,7 +46,7 @@ class Answering:
         self._die_after()
         if self._fails_now():
             return _event_stream(_error_stream()) if generation.stream else JSONResponse(_INTERNAL, status_code=500)
-        writer = Writer(generation, self._model, self._faults, details=self._details)
+        writer = Writer(generation, self._model, self._faults, details=self._details, damage=self._damage)
         tickets = self._tickets(generation, answers)
         if generation.stream:
             return _event_stream(self._stream(writer, answers, tickets, request.scope["sim.transport"]))

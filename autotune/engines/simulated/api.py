@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from starlette.applications import Starlette
@@ -22,7 +22,16 @@ from autotune.engines.simulated import logs
 from autotune.engines.simulated.answering import DEAD, Answering
 from autotune.engines.simulated.core import Core, CoreLog
 from autotune.engines.simulated.metrics import Metrics
-from autotune.engines.simulated.protocol import ApiError, Limits, error_body, plan_answer, read_request
+from autotune.engines.simulated.protocol import (
+    Answer,
+    ApiError,
+    Generation,
+    Limits,
+    error_body,
+    plan_answer,
+    read_request,
+)
+from autotune.engines.simulated.speech import damage_of
 from autotune.engines.simulated.startup import Launch
 from autotune.engines.simulated.tickets import EngineDeadError
 from autotune.engines.simulated.tokens import PrefixIndex, Tokenizer, decode
@@ -55,6 +64,7 @@ class Api:
             tokenizer=Tokenizer(config.shape.vocab),
             force_usage=bool(values.get("enable_force_include_usage")),
             seed=launch.sim.seed,
+            damage=damage_of(self.faults, values),
         )
         self.metrics = Metrics(self.limits.model, launch.cache_config(), lies="lies_in_metrics" in self.faults)
         prefixes = PrefixIndex(block_tokens=config.block_size, capacity=_REMEMBERED_BLOCKS)
@@ -74,6 +84,7 @@ class Api:
             self.faults,
             model=self.limits.model,
             interval=config.stream_interval,
+            damage=self.limits.damage,
             details=bool(values.get("enable_prompt_tokens_details")),
         )
 
@@ -185,9 +196,17 @@ class Api:
         return await self._generate(request, chat=True)
 
     async def _generate(self, request: Request, *, chat: bool) -> Response:
-        generation = read_request(await read_json(request), self.limits, chat=chat)
+        generation = self.understood(await read_json(request), chat=chat)
         answers = [plan_answer(generation, prompt, self.limits) for prompt in generation.prompts]
+        return await self.answer(request, generation, answers)
+
+    async def answer(self, request: Request, generation: Generation, answers: Sequence[Answer]) -> Response:
+        """Have this face's engine answer."""
         return await self._answering.respond(request, generation, answers)
+
+    def understood(self, body: Mapping[str, Any], *, chat: bool) -> Generation:
+        """What a request asks for; raises ApiError for what this face refuses."""
+        return read_request(body, self.limits, chat=chat)
 
 
 def _bearer(request: Request) -> str:

@@ -87,7 +87,7 @@ class SimulatedEngine:
         config, memory = self._start(candidate.args, gpus)
         if not self._compiled:
             on_phase("loading the simulator (compiling it takes 15 s, once per installation)")
-            _compile()
+            compile_simulator()
         key = compile_key(config)
         startup_s = startup_time(
             config, memory, compile_cold=key not in self._compiled, pages_cold=not self._compiled
@@ -189,7 +189,7 @@ def _machine_problems(spec: StudySpec) -> Iterator[Problem]:
 
 def _launch_error(line: str, outcome: Outcome) -> LaunchError:
     """A failed launch as the log of vLLM would have told it; what its rules don't know is `outcome`."""
-    return LaunchError(_failure(line, outcome), log_tail=(line,), cleanup=_gone())
+    return LaunchError(_failure(line, outcome), log_tail=(line,), cleanup=gone())
 
 
 def _failure(line: str, outcome: Outcome) -> Failure:
@@ -229,11 +229,12 @@ def _settings(config: SchedulerConfig) -> dict[str, Any]:
     }
 
 
-def _gone() -> Cleanup:
+def gone() -> Cleanup:
+    """What is left of a launch that was none."""
     return Cleanup(left_processes=0, port_free=True, stop_s=0.0, how="simulated: no process was started")
 
 
-def _compile() -> None:
+def compile_simulator() -> None:
     """Make numba compile the kernel, or load it from its cache, outside any measured level."""
     compile_kernel()
     shape, gpu = shape_of("autotune/tiny"), gpu_of("h100")
@@ -285,7 +286,7 @@ class VirtualVllm:
 
     def close(self) -> None:
         """Note that the launch is over."""
-        self._cleanup = _gone()
+        self._cleanup = gone()
 
     def resolved(self) -> Mapping[str, Any]:
         config, memory = self._launch.config, self._memory

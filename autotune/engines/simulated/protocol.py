@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from zlib import crc32
 
+from autotune.engines.simulated.speech import Damage, first_wrong_token
 from autotune.engines.simulated.tokens import WORD_LENGTH, Tokenizer, decode
 
 _COMPLETION_MAX_TOKENS = 16  # OpenAI's default for completions; chat runs to the end of the context
@@ -48,21 +49,33 @@ class Generation:
     include_usage: bool
     continuous_usage: bool
     logprobs: bool
+    prompt_logprobs: bool = False
+    echo: bool = False
+    token_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a prompt will be answered, known in advance; `text_end`: where a stop string cuts the text, if one does."""
+    """What a prompt will be answered, known in advance; `text_end`: where a stop string cuts the text, if one does;
+    `wrong_from`: the token from which a damaged model says something else."""
 
     tokenizer: Tokenizer
     seed: int
     tokens: int
     finish_reason: str
     text_end: int | None = None
+    wrong_from: int | None = None
+
+    def ids(self, start: int, end: int) -> list[int]:
+        """Tokens start..end-1."""
+        return [self.tokenizer.output_token(self._voice(position), position) for position in range(start, end)]
+
+    def _voice(self, position: int) -> int:
+        return self.seed if self.wrong_from is None or position < self.wrong_from else self.seed + 1
 
     def text(self, start: int, end: int) -> str:
         """The text of tokens start..end-1."""
-        text = decode([self.tokenizer.output_token(self.seed, position) for position in range(start, end)])
+        text = decode(self.ids(start, end))
         return text if self.text_end is None else text[: max(self.text_end - start * WORD_LENGTH, 0)]
 
 
@@ -75,6 +88,7 @@ class Limits:
     tokenizer: Tokenizer
     force_usage: bool
     seed: int
+    damage: Damage = Damage.NONE
 
 
 def read_request(body: Any, limits: Limits, *, chat: bool) -> Generation:  # noqa: ANN401 - whatever was sent
@@ -103,6 +117,9 @@ def read_request(body: Any, limits: Limits, *, chat: bool) -> Generation:  # noq
         include_usage=include_usage,
         continuous_usage=limits.force_usage or (include_usage and bool(options.get("continuous_usage_stats"))),
         logprobs=bool(body.get("logprobs")),
+        prompt_logprobs=body.get("prompt_logprobs") is not None,
+        echo=bool(body.get("echo")),
+        token_ids=bool(body.get("return_token_ids")),
     )
 
 
@@ -178,7 +195,14 @@ def plan_answer(request: Generation, prompt: Sequence[int], limits: Limits) -> A
     natural = max(_natural_length(identity), request.min_tokens)
     if not request.ignore_eos and natural < tokens:
         tokens, reason = natural, "stop"
-    return _cut_at_stop(Answer(tokenizer=limits.tokenizer, seed=identity, tokens=tokens, finish_reason=reason), request)
+    answer = Answer(
+        tokenizer=limits.tokenizer,
+        seed=identity,
+        tokens=tokens,
+        finish_reason=reason,
+        wrong_from=first_wrong_token(limits.damage, identity),
+    )
+    return _cut_at_stop(answer, request)
 
 
 def _natural_length(seed: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from collections.abc import Callable
 from types import FrameType
 
 import uvicorn
@@ -17,7 +18,10 @@ _EXIT_AFTER_DEATH_S = 3.0  # seen: vLLM's API server ends 3 s after its engine d
 _DRAIN_S = 2  # after SIGTERM, for aborted streams to reach their clients
 
 
-def serve(launch: Launch, sock: socket.socket, make_api: type[Api] = Api) -> int:
+MakeApi = Callable[[Launch, Callable[[int], None]], Api]
+
+
+def serve(launch: Launch, sock: socket.socket, make_api: MakeApi = Api) -> int:
     """Serve until told to stop or dead; returns the exit code."""
     server = _Server(launch, make_api)
     server.run(sockets=[sock])
@@ -27,7 +31,7 @@ def serve(launch: Launch, sock: socket.socket, make_api: type[Api] = Api) -> int
 class _Server(uvicorn.Server):
     """uvicorn that ends with 0 after SIGTERM, as vLLM does, or doesn't hear it on command."""
 
-    def __init__(self, launch: Launch, make_api: type[Api]) -> None:
+    def __init__(self, launch: Launch, make_api: MakeApi) -> None:
         self._api = make_api(launch, self._end_soon)
         self._death_s = _EXIT_AFTER_DEATH_S / launch.sim.time_scale
         self.exit_code = 0

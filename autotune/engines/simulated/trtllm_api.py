@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from autotune.engines.simulated import trtllm_logs
-from autotune.engines.simulated.api import Api, read_json
+from autotune.engines.simulated.api import Api
 from autotune.engines.simulated.core import CoreLog
-from autotune.engines.simulated.protocol import ApiError, read_request
+from autotune.engines.simulated.protocol import ApiError, Generation
 from autotune.engines.simulated.startup import Launch
 from autotune.models.scheduler import Step
 
 _KEPT_ITERATIONS = 1000  # max_stats_len
+_FORBIDDEN = ("prompt_logprobs", "return_token_ids")
 
 
 class TrtLlmApi(Api):
@@ -78,12 +80,16 @@ class TrtLlmApi(Api):
         card = {"id": self.limits.model, "object": "model", "created": int(time.time()), "owned_by": "tensorrt_llm"}
         return JSONResponse({"object": "list", "data": [card]})
 
-    async def _generate(self, request: Request, *, chat: bool) -> Response:
-        """Without chunked prefill a prompt must fit one step."""
+    def understood(self, body: Mapping[str, Any], *, chat: bool) -> Generation:
+        """Fields of vLLM's own are refused, and `echo` tells nothing of the prompt's log-probabilities, as 1.2 to 1.4
+        have it. Without chunked prefill a prompt must fit one step."""
+        for name in _FORBIDDEN:
+            if name in body:
+                raise ApiError(400, f"[{{'type': 'extra_forbidden', 'loc': ('body', '{name}')}}]")
         config = self.launch.config
+        generation = replace(super().understood(body, chat=chat), echo=False)
         if not config.chunked_prefill:
-            generation = read_request(await read_json(request), self.limits, chat=chat)
             longest, most = max(map(len, generation.prompts)), config.max_num_batched_tokens
             if longest > most:
                 raise ApiError(400, f"The prompt length ({longest}) should not exceed max_num_tokens ({most})")
-        return await super()._generate(request, chat=chat)
+        return generation

@@ -58,6 +58,11 @@ def read_options(serve: ServeArgs, faults: Faults) -> dict[str, Any]:
         raise StartupFailure(f"{type(error).__name__}: {error}") from error
     if not isinstance(content, dict):
         raise StartupFailure("TypeError: the options file is not a mapping")
+    return checked_options(content, faults)
+
+
+def checked_options(content: Mapping[str, Any], faults: Faults) -> dict[str, Any]:
+    """Options as TorchLlmArgs takes them; raises StartupFailure in its words for what it refuses."""
     problems = list(_problems(content))
     if problems:
         count = f"{len(problems)} validation error{'s' if len(problems) > 1 else ''}"

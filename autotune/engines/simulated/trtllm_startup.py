@@ -39,8 +39,12 @@ _CAUSES = {
 
 def start(options: Options) -> Launch:
     """Go through the start-up; raises StartupFailure, and never returns under `hang_at_start`."""
+    return started(options, read_options(options.serve, options.sim.faults))
+
+
+def started(options: Options, args: dict[str, Any]) -> Launch:
+    """The same with options that were read before."""
     faults = options.sim.faults
-    args = read_options(options.serve, faults)
     launch = _resolve(options, args)
     process.leave_behind(faults)
     if "hang_at_start" in faults:

@@ -11,8 +11,8 @@ from typing import Any
 
 from autotune.engines.simulated.faults import Faults
 from autotune.engines.simulated.protocol import Answer, Generation
-
-_TOKEN_LOGPROB = -0.25  # of every token: nothing is computed
+from autotune.engines.simulated.speech import Damage, logprob, prompt_logprobs
+from autotune.engines.simulated.tokens import decode, word
 
 
 @dataclass(slots=True)
@@ -23,6 +23,7 @@ class Writer:
     model: str
     faults: Faults
     details: bool = False  # report cached tokens (`--enable-prompt-tokens-details`)
+    damage: Damage = Damage.NONE
     id: str = ""
     created: int = 0
 
@@ -63,7 +64,26 @@ class Writer:
             {"message": {"role": "assistant", "content": text}} if self.request.chat else {"text": text}
         )
         choice = _choice(index, finish_reason=answer.finish_reason, stop_reason=None, **content)
-        return choice | {"logprobs": self._logprobs(answer, span)}
+        choice["logprobs"] = self._logprobs(answer, span)
+        return choice | self._of_prompt(choice, self.request.prompts[index], answer)
+
+    def _of_prompt(self, choice: Mapping[str, Any], prompt: Sequence[int], answer: Answer) -> dict[str, Any]:
+        """What a request may ask of its own prompt, vLLM's way (`prompt_logprobs`) and OpenAI's older one (`echo`)."""
+        told: dict[str, Any] = {}
+        likely = [None, *prompt_logprobs(self.damage, prompt)]
+        if self.request.token_ids:
+            told |= {"prompt_token_ids": list(prompt), "token_ids": answer.ids(0, answer.tokens)}
+        if self.request.prompt_logprobs:
+            told["prompt_logprobs"] = [
+                None if value is None else {str(token): {"logprob": value, "rank": 1, "decoded_token": word(token)}}
+                for token, value in zip(prompt, likely, strict=True)
+            ]
+        if self.request.echo and not self.request.chat:
+            told["text"] = decode(prompt) + choice["text"]
+        if self.request.echo and self.request.logprobs and not self.request.chat:
+            before, after = _token_logprobs([word(token) for token in prompt], likely), choice["logprobs"]
+            told["logprobs"] = {key: [*before[key], *after[key]] for key in before}
+        return told
 
     def _text(self, answer: Answer, span: tuple[int, int]) -> str:
         return "" if "empty_tokens" in self.faults else answer.text(*span)
@@ -91,10 +111,16 @@ class Writer:
         if not self.request.logprobs:
             return None
         words = [answer.text(position, position + 1) for position in range(*span)]
+        likely = [logprob(self.damage, answer.seed, position) for position in range(*span)]
         if self.request.chat:
-            return {"content": [{"token": word, "logprob": _TOKEN_LOGPROB, "top_logprobs": []} for word in words]}
-        top = [{word: _TOKEN_LOGPROB} for word in words]
-        return {"tokens": words, "token_logprobs": [_TOKEN_LOGPROB] * len(words), "top_logprobs": top}
+            pairs = zip(words, likely, strict=True)
+            return {"content": [{"token": text, "logprob": value, "top_logprobs": []} for text, value in pairs]}
+        return _token_logprobs(words, likely)
+
+
+def _token_logprobs(words: Sequence[str], likely: Sequence[float | None]) -> dict[str, list[Any]]:
+    top = [None if value is None else {text: value} for text, value in zip(words, likely, strict=True)]
+    return {"tokens": list(words), "token_logprobs": list(likely), "top_logprobs": top}
 
 
 def _choice(index: int, **fields: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON

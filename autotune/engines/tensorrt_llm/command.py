@@ -64,7 +64,7 @@ def launch_plan(
 
     Raises EnvironmentFault when `env` refers to a variable that isn't set.
     """
-    env = {**QUIET_ENV, **resolved_env(engine.env), **_pretended(engine)}
+    env = {**own_env(engine), **resolved_env(engine.env)}
     if gpus:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         env.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as NVML counts them; CUDA's own order is by speed
@@ -86,12 +86,14 @@ def served_name(model: str) -> str:
     return path.name if path.is_dir() else model
 
 
-def _pretended(engine: EngineSpec) -> Mapping[str, str]:
-    """What the stand-in is told of the machine that it pretends to run on."""
+def own_env(engine: EngineSpec) -> Mapping[str, str]:
+    """What the engine gets besides the study's own: no telemetry, and for the stand-in the machine that it pretends to
+    run on."""
     simulated = engine.simulate
     if simulated is None:
-        return {}
+        return QUIET_ENV
     return {
+        **QUIET_ENV,
         "AUTOTUNE_SIM_GPU": simulated.gpu,
         "AUTOTUNE_SIM_TIME_SCALE": str(simulated.time_scale),
         "AUTOTUNE_SIM_FAULTS": ",".join(simulated.faults),

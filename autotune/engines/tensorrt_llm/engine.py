@@ -11,15 +11,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from autotune.engines.arguments import argument_problems
 from autotune.engines.base import LaunchError, Preflight, Server
+from autotune.engines.containers.engine import ContainerRefusedError, EngineContainers
+from autotune.engines.containers.launch import ContainerLaunch
+from autotune.engines.containers.runline import container_problems
 from autotune.engines.launching import Started, launched, setup_failure
 from autotune.engines.net import fresh_port
 from autotune.engines.process import EngineProcess
 from autotune.engines.tensorrt_llm.command import ask_versions, find_program, launch_plan
+from autotune.engines.tensorrt_llm.container import image_problems, trtllm_containers
 from autotune.engines.tensorrt_llm.diagnosis import diagnose, known_cause, too_short
 from autotune.engines.tensorrt_llm.fields import (
     TUNER_OWNED,
@@ -53,13 +58,16 @@ class TensorRtLlmEngine:
     def __init__(self, spec: StudySpec) -> None:
         self._spec = spec
         self.simulated = spec.simulated
+        container = spec.engine.container
+        self._containers = trtllm_containers(spec, container) if container else None
+        self._started = False  # in virtual time: whether the weights' pages are in memory
 
     def problems(self, spec: StudySpec) -> Iterable[Problem]:
         return [
-            *argument_problems(spec, _look),
-            *_rule_problems(spec),
+            *argument_problems(spec, look),
+            *rule_problems(spec),
             *_container_problems(spec),
-            *_machine_problems(spec),
+            *machine_problems(spec),
         ]
 
     def launch(
@@ -70,14 +78,28 @@ class TensorRtLlmEngine:
         gpus: Sequence[str],
         on_phase: Callable[[str], None],
     ) -> AbstractContextManager[Server]:
+        simulate = self._spec.engine.simulate
+        if simulate is not None and simulate.face == "virtual":
+            return self._launch_virtual(candidate, trial_dir.name, len(gpus), on_phase)
         on_gpus = () if self.simulated else gpus
-        way = TrtLlmWay(spec=self._spec)
-        return launched(way, candidate.args, trial_dir, gpus, on_phase=on_phase, watched_gpus=on_gpus)
+        return launched(self.way(), candidate.args, trial_dir, gpus, on_phase=on_phase, watched_gpus=on_gpus)
+
+    def _launch_virtual(
+        self, candidate: Candidate, trial: str, gpus: int, on_phase: Callable[[str], None]
+    ) -> AbstractContextManager[Server]:
+        from autotune.engines.simulated.trtllm_virtual import launch_virtual  # noqa: PLC0415 - heavy
+
+        cold, self._started = not self._started, True
+        return launch_virtual(self._spec, candidate, trial=trial, gpus=gpus, cold=cold, on_phase=on_phase)
+
+    def way(self) -> TrtLlmWay:
+        """How the engine is started."""
+        return TrtLlmWay(spec=self._spec, containers=self._containers)
 
     def preflight(
         self, *, gpus: Sequence[str], tell: Callable[[str], None]
     ) -> AbstractContextManager[Preflight | None]:
-        return checked(self._spec, gpus, tell)
+        return checked(self._spec, self._containers, gpus, tell)
 
     def suggestions(self, gpus: Sequence[str]) -> Iterable[Args]:
         return suggested(self._spec, gpus)
@@ -92,7 +114,12 @@ class TensorRtLlmEngine:
     def _versions(self) -> Mapping[str, str | None]:
         simulated = self._spec.engine.simulate
         if simulated is not None:
-            return {"simulated_engine": f"TensorRT-LLM on {simulated.gpu}, server face"}
+            inside = self._containers.own_versions() if self._containers is not None else {}
+            return {**inside, "simulated_engine": f"TensorRT-LLM on {simulated.gpu}, {simulated.face} face"}
+        return self._containers.versions() if self._containers is not None else self.ask_versions()
+
+    def ask_versions(self) -> Mapping[str, str | None]:
+        """Versions in the environment of `engine.command`."""
         return ask_versions(self._spec.engine)
 
     def defaults(self) -> Args:
@@ -107,9 +134,10 @@ class TensorRtLlmEngine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrtLlmWay:
-    """Follows `engines.launching.Way`."""
+    """Follows `engines.launching.Way`: a process of this machine, or a container."""
 
     spec: StudySpec
+    containers: EngineContainers | None
     phases: Sequence[tuple[str, str]] = PHASES
     leftovers: Sequence[str] = ()
 
@@ -117,14 +145,21 @@ class TrtLlmWay:
     def timeout_s(self) -> float:
         return self.spec.engine.startup_timeout_s
 
-    def plan(self, args: Args, trial_dir: Path, gpus: Sequence[str]) -> tuple[LaunchPlan, None]:
-        engine = self.spec.engine
-        plan = launch_plan(engine, self.spec.model, args, folder=trial_dir, port=fresh_port(), gpus=gpus)
+    def plan(self, args: Args, trial_dir: Path, gpus: Sequence[str]) -> tuple[LaunchPlan, ContainerLaunch | None]:
+        engine, port = self.spec.engine, fresh_port()
+        if self.containers is not None:
+            try:
+                return self.containers.launch(args, folder=trial_dir, port=port, gpus=gpus)
+            except ContainerRefusedError as refused:
+                raise LaunchError(refused.failure) from refused
+        plan = launch_plan(engine, self.spec.model, args, folder=trial_dir, port=port, gpus=gpus)
         if find_program(engine, plan.env) is None:
             raise LaunchError(no_program(plan.argv[0]), argv=plan.argv)
         return plan, None
 
     def not_started(self, process: EngineProcess) -> Failure:
+        if self.containers is not None:
+            return self.containers.failure(process.error or "", process.error_code)
         return setup_failure(f"the engine's program could not be started: {process.error}", "check engine.command")
 
     def diagnose(self, exit_code: int | None, phase: Phase, log_text: str) -> Failure:
@@ -158,7 +193,7 @@ def no_program(name: str) -> Failure:
 # --- problems of a study ----------------------------------------------------------------------------------------------
 
 
-def _look(path: tuple[str, ...], name: str, values: Sequence[Any]) -> Iterator[Problem]:
+def look(path: tuple[str, ...], name: str, values: Sequence[Any]) -> Iterator[Problem]:
     """What is wrong with an argument: a mapping is looked at field by field."""
     if name.partition(".")[0] in TUNER_OWNED:
         yield Problem(path=path, message=f"`{name}` belongs to the tuner", hint="remove it")
@@ -175,7 +210,7 @@ def _field_problems(path: tuple[str, ...], field: str, value: Any) -> Iterator[P
         yield Problem(path=path, message=f"`{field}`: {why}")
 
 
-def _rule_problems(spec: StudySpec) -> Iterator[Problem]:
+def rule_problems(spec: StudySpec) -> Iterator[Problem]:
     """Rules over what the study fixes, those apart that a searched field may still mend."""
     searched = {parameter.name for parameter in spec.search_space.parameters}
     fixed = dict(leaves(spec.engine.args))
@@ -187,15 +222,11 @@ def _rule_problems(spec: StudySpec) -> Iterator[Problem]:
 
 
 def _container_problems(spec: StudySpec) -> Iterator[Problem]:
-    if spec.engine.container is not None:
-        yield Problem(
-            path=("engine", "container"),
-            message="TensorRT-LLM is not launched in a container yet",
-            hint="run autotune inside NVIDIA's image, where engine.command is trtllm-serve: docs/tensorrt-llm.md",
-        )
+    container = spec.engine.container
+    return chain(container_problems(container), image_problems(container)) if container else iter(())
 
 
-def _machine_problems(spec: StudySpec) -> Iterator[Problem]:
+def machine_problems(spec: StudySpec) -> Iterator[Problem]:
     """The stand-in computes with tables of models and GPUs."""
     simulated = spec.engine.simulate
     if simulated is None:

@@ -14,9 +14,9 @@ ALWAYS: Args = {"enable_iter_perf_stats": True}
 """Given unless the study says otherwise: without it `/metrics` is an empty list. Deployed too, being measured so."""
 
 
-def options(args: Args) -> dict[str, Any]:
-    """Arguments as nested options. A group that a space switches off is left out."""
-    folded: dict[str, Any] = plain({**ALWAYS, **nested(args)})
+def options(args: Args, *, always: Args = ALWAYS) -> dict[str, Any]:
+    """Arguments as nested options, over those given `always`. A group that a space switches off is left out."""
+    folded: dict[str, Any] = plain({**always, **nested(args)})
     speculation = folded.get("speculative_config")
     if isinstance(speculation, dict) and speculation.get("decoding_type", OFF) == OFF:
         del folded["speculative_config"]

@@ -14,8 +14,11 @@ from typing import Any
 
 from autotune.engines.base import Preflight, Refusal, Resolved
 from autotune.engines.command import engine_python, resolved_model
+from autotune.engines.containers.engine import ContainerRefusedError, EngineContainers
 from autotune.engines.preflight import Asked, asked_child
+from autotune.engines.secrets import secrets_of
 from autotune.engines.tensorrt_llm.command import find_program, launch_plan
+from autotune.engines.tensorrt_llm.container import CHILD as INSIDE_CHILD
 from autotune.engines.tensorrt_llm.diagnosis import diagnose
 from autotune.engines.tensorrt_llm.fields import fields_version
 from autotune.engines.tensorrt_llm.options import options
@@ -32,10 +35,12 @@ CHILD = Path(__file__).with_name("preflight_child.py")
 
 
 @contextmanager
-def checked(spec: StudySpec, gpus: Sequence[str], tell: Callable[[str], None]) -> Iterator[Preflight | None]:
-    """Make ready to ask; the study's own Python is used where `engine.command` leads to one."""
+def checked(
+    spec: StudySpec, containers: EngineContainers | None, gpus: Sequence[str], tell: Callable[[str], None]
+) -> Iterator[Preflight | None]:
+    """Make ready to ask; TensorRT-LLM is asked where `engine.command` leads to a Python, or its image is here."""
     with ExitStack() as stack:
-        child = None if spec.simulated else _child(spec, gpus, tell, stack)
+        child = None if spec.simulated else _child(spec, containers, gpus, tell, stack)
         env = {**os.environ, **spec.engine.env}
         yield TrtLlmPreflight(
             spec=spec,
@@ -46,17 +51,52 @@ def checked(spec: StudySpec, gpus: Sequence[str], tell: Callable[[str], None]) -
         )
 
 
-def _child(spec: StudySpec, gpus: Sequence[str], tell: Callable[[str], None], stack: ExitStack) -> Asked | None:
+def _child(
+    spec: StudySpec,
+    containers: EngineContainers | None,
+    gpus: Sequence[str],
+    tell: Callable[[str], None],
+    stack: ExitStack,
+) -> Asked | None:
+    try:
+        child = _outside(spec, gpus) if containers is None else _inside(containers, gpus)
+    except ContainerRefusedError as refused:
+        tell(f"candidates are checked by the rules for {fields_version()} only: {refused.failure.cause}")
+        return None
+    if child is None:
+        tell(f"candidates are checked by the rules for {fields_version()} only: there is no TensorRT-LLM to ask")
+        return None
+    return stack.enter_context(
+        asked_child(
+            child.line,
+            "TensorRT-LLM",
+            env={**os.environ, **child.env},
+            redacted=secrets_of(spec.engine.env),
+            tell=tell,
+            after=child.after,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Child:
+    """How the child is started; `after` is called whenever it was killed."""
+
+    line: Sequence[str]
+    env: Mapping[str, str]
+    after: Callable[[], object] = lambda: None
+
+
+def _inside(containers: EngineContainers, gpus: Sequence[str]) -> _Child:
+    line, env, kept = containers.asking((INSIDE_CHILD,), gpus)
+    return _Child(line=line, env=env, after=kept.remove)
+
+
+def _outside(spec: StudySpec, gpus: Sequence[str]) -> _Child | None:
     plan = launch_plan(spec.engine, spec.model, {}, folder=Path(), port=0, gpus=gpus)  # for its environment
     program = find_program(spec.engine, plan.env)
     python = engine_python(program) if program else None
-    if python is None:
-        tell(f"candidates are checked by the rules for {fields_version()} only: there is no TensorRT-LLM to ask")
-        return None
-    line = (str(python), str(CHILD))
-    return stack.enter_context(
-        asked_child(line, "TensorRT-LLM", env={**os.environ, **plan.env}, redacted=plan.redacted, tell=tell)
-    )
+    return _Child(line=(str(python), str(CHILD)), env=plan.env) if python else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +111,7 @@ class TrtLlmPreflight:
 
     def ask(self, args: Args) -> Refusal | Resolved | None:  # noqa: D102  the protocol documents it
         if (why := next(self._broken(args), None)) is not None:
-            return _refusal(why)
+            return refused_by_rule(why)
         if self.child is None:
             return None
         answer = self.child.ask({"model": resolved_model(self.spec.model), "options": options(args)})
@@ -98,7 +138,8 @@ class TrtLlmPreflight:
         )
 
 
-def _refusal(why: str) -> Refusal:
+def refused_by_rule(why: str) -> Refusal:
+    """A rule over the arguments does not hold."""
     return Refusal(
         failure=Failure(
             outcome=Outcome.BAD_CONFIG,
@@ -115,4 +156,4 @@ def refusal_of(error: str, *, sure: bool) -> Refusal | None:
     failure = diagnose(1, Phase.LAUNCH, error)
     if failure.fault is Fault.SETUP or failure.outcome is Outcome.BAD_CONFIG:
         return Refusal(failure=failure)
-    return _refusal(" ".join(error.split())) if sure and failure.outcome is Outcome.UNKNOWN else None
+    return refused_by_rule(" ".join(error.split())) if sure and failure.outcome is Outcome.UNKNOWN else None

@@ -1,36 +1,12 @@
-"""vLLM in a container: its run lines for serving, for its versions and for the preflight, all in one image."""
+"""vLLM in a container: what is its own there."""
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-from collections.abc import Collection, Mapping, Sequence
-from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from autotune.engines.command import VERSIONS_TIMEOUT_S, resolved_env, resolved_model
-from autotune.engines.containers.failures import no_runtime, not_started
-from autotune.engines.containers.launch import ContainerLaunch, launch_mark
-from autotune.engines.containers.owner import LAUNCH, OWNER, STUDY, TRIAL, owner
-from autotune.engines.containers.runline import (
-    ALL_INTERFACES,
-    INSIDE_PORT,
-    Environment,
-    Inside,
-    asking_line,
-    has_option,
-    on_host_network,
-    serving_line,
-    split_environment,
-)
-from autotune.engines.containers.runtime import Image, Runtime, RuntimeRefusedError, runtime_of
-from autotune.engines.hardware import nvml_gpus
-from autotune.engines.hub import OFFLINE_NAMES, offline
-from autotune.engines.net import HOST
-from autotune.engines.secrets import secrets_of
+from autotune.engines.command import resolved_model
+from autotune.engines.containers.engine import EngineContainers
+from autotune.engines.containers.guest import FOLDER, Guest
 from autotune.engines.vllm.command import (
     ASK_VERSIONS,
     DEFAULT_COMMAND,
@@ -39,217 +15,24 @@ from autotune.engines.vllm.command import (
     serve_argv,
     served_name,
 )
-from autotune.records.spec import Args, ContainerSpec, StudySpec
-from autotune.records.trial import Failure, LaunchPlan
+from autotune.records.spec import ContainerSpec, StudySpec
 
-HUB = "/autotune/hub"
-CHILD = "/autotune/preflight_child.py"
-START_TIMEOUT_S = 300.0  # storage drivers that copy the image take minutes for each container
-
-PYTHON_OF = """
-IFS= read -r first < "$(command -v "$0")" || exit 127
-case $first in "#!"*python*) set -- ${first#??} "$@";; *) set -- python3 "$@";; esac
-exec "$@"
-"""
-"""For `sh -c`: run the arguments after the program's name in the Python that its first line names."""
+CHILD = f"{FOLDER}/preflight_child.py"
 
 
-class ContainerRefusedError(Exception):
-    """No container can be had: `failure` says why."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.cause)
-        self.failure = failure
+def vllm_containers(spec: StudySpec, container: ContainerSpec, *, simulated: bool) -> EngineContainers:
+    """Return the containers of a study of vLLM; `simulated`: of what pretends to be one."""
+    return EngineContainers(spec, container, _guest(spec), simulated=simulated)
 
 
-class VllmContainers:
-    """The containers of one study. Everything but `versions` raises ContainerRefusedError where none can be had.
-
-    The image is looked up once, and launched by its id: a tag that moves meanwhile changes no trial.
-    """
-
-    def __init__(self, spec: StudySpec, container: ContainerSpec, *, simulated: bool) -> None:
-        self._spec = spec
-        self._container = container
-        self._simulated = simulated  # then neither GPUs nor weights are wanted
-
-    @cached_property
-    def _runtime(self) -> Runtime:
-        """The client, once what dead tuners left of this study is gone."""
-        runtime = runtime_of(self._container)
-        if runtime is None:
-            raise ContainerRefusedError(no_runtime(self._container))
-        try:
-            runtime.remove(runtime.left_by_the_dead(self._spec.name))
-        except RuntimeRefusedError as refused:
-            raise ContainerRefusedError(self.failure(refused.text, refused.code)) from refused
-        return runtime
-
-    @cached_property
-    def _image(self) -> Image:
-        try:
-            return self._runtime.image(self._container.image)
-        except RuntimeRefusedError as refused:
-            raise ContainerRefusedError(self.failure(refused.text, refused.code)) from refused
-
-    def failure(self, said: str, code: int | None) -> Failure:
-        """Why a container did not start."""
-        return not_started(self._container, said, code)
-
-    # --- serving ------------------------------------------------------------------------------------------------------
-
-    def launch(self, args: Args, *, trial: str, port: int, gpus: Sequence[str]) -> tuple[LaunchPlan, ContainerLaunch]:
-        """Return how to start these arguments; the server answers on `port` of this machine's loopback."""
-        host_network = on_host_network(self._container)
-        host, inside_port = (HOST, port) if host_network else (ALL_INTERFACES, INSIDE_PORT)
-        command = serve_argv(self._spec.engine.command, self._spec.model, args, inside_port, host)
-        kept = self._kept(host_network)
-        inside = self._inside(command, kept.mark, trial, gpus, args=args)
-        line = serving_line(self._container, self._runtime.program, inside, port=port, memlock=self._may_lock_memory())
-        return self._plan(line, inside.environment, args, port), kept
-
-    def _kept(self, host_network: bool) -> ContainerLaunch:
-        return ContainerLaunch(
-            runtime=self._runtime,
-            mark=launch_mark(),
-            host_network=host_network,
-            host_ipc="host" in _values(self._container.options, "--ipc"),
-            start_timeout_s=START_TIMEOUT_S,
-        )
-
-    def _plan(self, line: tuple[str, ...], environment: Environment, args: Args, port: int) -> LaunchPlan:
-        return LaunchPlan(
-            argv=line,
-            env=environment.client,
-            host=HOST,
-            port=port,
-            model_name=served_name(args) or resolved_model(self._spec.model),
-            redacted=secrets_of(self._spec.engine.env),
-            api_key=api_key(resolved_env(self._spec.engine.env)),
-        )
-
-    def _inside(
-        self,
-        command: Sequence[str],
-        mark: str,
-        trial: str,
-        gpus: Sequence[str],
-        *,
-        args: Args,
-        mounts: Sequence[str] = (),
-    ) -> Inside:
-        values = self._values(args)
-        hub = self._hub_mount(values)
-        environment = split_environment(values, secrets_of(self._spec.engine.env))
-        if hub:
-            environment = Environment(client=environment.client, written={**environment.written, "HF_HUB_CACHE": HUB})
-        return Inside(
-            image=self._image.id,
-            command=command,
-            environment=environment,
-            mounts=(*model_mounts(self._spec.model), *hub, *mounts),
-            gpus=gpu_uuids(gpus) if not self._simulated else (),
-            labels={STUDY: self._spec.name, TRIAL: trial, OWNER: owner(), LAUNCH: mark},
-        )
-
-    def _values(self, args: Args) -> dict[str, str]:
-        """The study's own variables, and what keeps the engine off the network as it would be kept outside."""
-        values = resolved_env(self._spec.engine.env)
-        if self._simulated or not wants_hub(self._spec.model, values) or set(OFFLINE_NAMES) & set(values):
-            return values
-        around = {name: os.environ[name] for name in OFFLINE_NAMES if name in os.environ}
-        return {**around, **offline(self._spec.model, args, {}), **values}
-
-    def _hub_mount(self, values: Mapping[str, str]) -> tuple[str, ...]:
-        """The hub's cache of this machine. Its token file stays outside: a token is given by name in engine.env."""
-        if self._simulated or not wants_hub(self._spec.model, values):
-            return ()
-        folder = hub_cache(os.environ)
-        folder.mkdir(parents=True, exist_ok=True)  # the daemon would make it as root
-        stays_off = values.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
-        return (f"{folder}:{HUB}{':ro' if stays_off else ''}",)
-
-    def _may_lock_memory(self) -> bool:
-        """Docker's daemon may lift the limit; podman has no more than its user."""
-        own = resource.getrlimit(resource.RLIMIT_MEMLOCK)[1]
-        return self._container.runtime == "docker" or own == resource.RLIM_INFINITY
-
-    # --- asking -------------------------------------------------------------------------------------------------------
-
-    def asking(
-        self, program: Sequence[str], gpus: Sequence[str]
-    ) -> tuple[tuple[str, ...], Mapping[str, str], ContainerLaunch]:
-        """Return the line, the additions to the client's environment and the means of removal of a child in the
-        engine's own Python; `program` are that Python's arguments."""
-        command = tuple(self._spec.engine.command) or DEFAULT_COMMAND
-        name = Path(command[0]).name
-        python = (command[0],) if name.startswith("python") else ("sh", "-c", PYTHON_OF, command[0])
-        kept = self._kept(on_host_network(self._container))
-        child = Path(__file__).parent / "preflight_child.py"
-        asked, mounts = (*python, *program), (f"{child}:{CHILD}:ro",)
-        inside = self._inside(asked, kept.mark, "preflight", gpus, args=self._spec.engine.args, mounts=mounts)
-        line = asking_line(self._container, self._runtime.program, inside, memlock=self._may_lock_memory())
-        return line, inside.environment.client, kept
-
-    def own_versions(self) -> Mapping[str, str | None]:
-        """The image, by its registry's digest where it has one, and the runtime; None where it can't be asked."""
-        try:
-            image, runtime = self._image, self._runtime.version()
-        except (ContainerRefusedError, RuntimeRefusedError):
-            return {"container_image": None, "container_runtime": None}
-        return {"container_image": image.digest or image.id, "container_runtime": runtime}
-
-    def versions(self) -> Mapping[str, str | None]:
-        """Versions inside the image, and `own_versions`; None where it can't be asked."""
-        known = {**UNKNOWN_VERSIONS, **self.own_versions()}
-        try:
-            line, _, kept = self.asking(("-I", "-c", ASK_VERSIONS), ())
-        except ContainerRefusedError:
-            return known
-        try:
-            return {**known, **_json_of(self._runtime.ask(*line[1:], timeout_s=VERSIONS_TIMEOUT_S))}
-        except RuntimeRefusedError:
-            return known
-        finally:
-            kept.remove()
-
-
-def _json_of(text: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(text.strip().splitlines()[-1]))
-    except (ValueError, IndexError, TypeError):
-        return {}
-
-
-def _values(options: Sequence[str], name: str) -> list[str]:
-    if not has_option(options, name):
-        return []
-    words = [word for option in options for word in option.split("=", 1)]
-    return [value for word, value in pairwise(words) if word == name]
-
-
-def gpu_uuids(gpus: Sequence[str]) -> tuple[str, ...]:
-    """Name GPUs by UUID: an index means another GPU to another program (CUDA_DEVICE_ORDER)."""
-    uuids = {gpu.id: gpu.uuid for gpu in nvml_gpus()}
-    return tuple(uuids.get(gpu) or gpu for gpu in gpus)
-
-
-def model_mounts(model: str) -> tuple[str, ...]:
-    """A model that is a path stands at the same path inside, read-only; files of a hub's cache are links out of their
-    snapshot, so the whole of its repository goes along."""
-    folder = Path(resolved_model(model))
-    if not folder.exists():
-        return ()
-    repository = folder.parent.parent if folder.parent.name == "snapshots" else folder
-    return (f"{repository}:{repository}:ro",)
-
-
-def wants_hub(model: str, names: Collection[str]) -> bool:
-    """Whether the hub's cache is to be mounted: a model by name, of which the study's own variables say nothing."""
-    return not Path(resolved_model(model)).exists() and not {"HF_HOME", "HF_HUB_CACHE"} & set(names)
-
-
-def hub_cache(environment: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models on this machine."""
-    home = environment.get("HF_HOME") or Path(environment.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
-    return Path(environment.get("HF_HUB_CACHE") or Path(home, "hub")).expanduser().absolute()
+def _guest(spec: StudySpec) -> Guest:
+    program = tuple(spec.engine.command) or DEFAULT_COMMAND
+    return Guest(
+        program=program,
+        command=lambda launch: serve_argv(program, spec.model, launch.args, launch.port, launch.host),
+        model_name=lambda args: served_name(args) or resolved_model(spec.model),
+        children={CHILD: Path(__file__).parent / "preflight_child.py"},
+        api_key=api_key,
+        ask_versions=ASK_VERSIONS,
+        unknown_versions=UNKNOWN_VERSIONS,
+    )

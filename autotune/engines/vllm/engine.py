@@ -15,6 +15,7 @@ from typing import Any
 from autotune.engines import arguments
 from autotune.engines.base import LaunchError, Preflight, Refusal, Server
 from autotune.engines.command import engine_python
+from autotune.engines.containers.engine import ContainerRefusedError, EngineContainers
 from autotune.engines.containers.launch import ContainerLaunch
 from autotune.engines.containers.runline import container_problems
 from autotune.engines.launching import Started, launched, setup_failure
@@ -22,7 +23,7 @@ from autotune.engines.net import fresh_port
 from autotune.engines.process import EngineProcess
 from autotune.engines.secrets import secrets_of
 from autotune.engines.vllm.command import ask_versions, find_program, launch_plan
-from autotune.engines.vllm.container import CHILD, ContainerRefusedError, VllmContainers
+from autotune.engines.vllm.container import CHILD, vllm_containers
 from autotune.engines.vllm.diagnosis import diagnose, known_cause
 from autotune.engines.vllm.flags import (
     SECRETS,
@@ -50,7 +51,7 @@ class VllmEngine:
         self.kind = kind
         self.simulated = simulated
         container = spec.engine.container
-        self._containers = VllmContainers(spec, container, simulated=simulated) if container else None
+        self._containers = vllm_containers(spec, container, simulated=simulated) if container else None
 
     def problems(self, spec: StudySpec) -> Iterable[Problem]:
         container = spec.engine.container
@@ -104,7 +105,7 @@ class VllmWay:
     """Follows `engines.launching.Way`: a process of this machine, or a container."""
 
     spec: StudySpec
-    containers: VllmContainers | None
+    containers: EngineContainers | None
     phases: Sequence[tuple[str, str]] = PHASES
     leftovers: Sequence[str] = LEFTOVERS
 
@@ -116,7 +117,7 @@ class VllmWay:
         engine, port = self.spec.engine, fresh_port()
         if self.containers is not None:
             try:
-                return self.containers.launch(args, trial=trial_dir.name, port=port, gpus=gpus)
+                return self.containers.launch(args, folder=trial_dir, port=port, gpus=gpus)
             except ContainerRefusedError as refused:
                 raise LaunchError(refused.failure) from refused
         plan = launch_plan(engine, self.spec.model, args, port=port, gpus=gpus)
@@ -169,7 +170,7 @@ def _preflight(
 
 @contextmanager
 def _preflight_inside(
-    spec: StudySpec, containers: VllmContainers, gpus: Sequence[str], tell: Callable[[str], None]
+    spec: StudySpec, containers: EngineContainers, gpus: Sequence[str], tell: Callable[[str], None]
 ) -> Iterator[Preflight | None]:
     """The same child in the engine's image."""
     try:

@@ -1,0 +1,1 @@
+"""Triton Inference Server with TensorRT-LLM's LLM API backend, behind its OpenAI-compatible frontend."""
