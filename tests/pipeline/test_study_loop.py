@@ -68,7 +68,7 @@ def test_nothing_is_launched_twice_and_a_small_space_ends_the_study(tmp_path: Pa
     spec = study_spec(search_space=space, budget=BudgetSpec(trials=40))
     summary, engine, _ = _run(tmp_path, lambda *_: 50.0, spec)
     # The reference names no size and runs with 16, the engine's own: 16 by name would be the same once more.
-    assert [candidate.args.get("block_size") for candidate in engine.launched][0] is None
+    assert "block_size" not in engine.launched[0].args
     assert sorted(candidate.args.get("block_size", 16) for candidate in engine.launched) == [16, 32, 64]
     assert "has been launched" in summary.stop_reason
 
