@@ -195,6 +195,7 @@ def files(view: RunView) -> Mapping[str, str]:
         "summary": "summary.json",
         "trials": "trials",
         "vLLM configuration": "best/vllm.yaml",
+        "TensorRT-LLM options": "best/options.yaml",
         "start script": "best/serve.sh",
         "evidence": "best/best.json",
         "report": "report.html",

@@ -87,7 +87,10 @@ class Soak:
         """Run the study to its end."""
         command = [sys.executable, str(Path(__file__).with_name("engine.py"))]
         env = {"SOAK_FAULTS": str(self._faults)}
-        study = write_study(self.place.folder, trials=self._trials, command=command, env=env, startup_timeout_s=5.0)
+        # Not `auto`, which stops when it has learned what there is to learn.
+        study = write_study(
+            self.place.folder, trials=self._trials, sampler="tpe", command=command, env=env, startup_timeout_s=5.0
+        )
         while not self.tally.finished and self.tally.stops <= STOPS_AT_MOST:
             options = ["--resume"] if (self.place.run / "study.json").exists() else []
             with tuning(self.place, study, *options) as tuner:

@@ -46,13 +46,16 @@ STUDY: Mapping[str, Any] = {
 }
 
 
-def write_study(folder: Path, *, faults: Sequence[str] = (), trials: int = 2, **engine: Any) -> Path:
+def write_study(
+    folder: Path, *, faults: Sequence[str] = (), trials: int = 2, sampler: str = "auto", **engine: Any
+) -> Path:
     """A study file whose engine has `faults`; `engine` are more settings of it."""
     simulate = {"face": "server", "gpu": "l40s", "faults": list(faults)}  # slow, so that it takes little of the CPU
     study = {
         **STUDY,
         "engine": {**STUDY["engine"], "simulate": simulate, **engine},
         "budget": {"trials": trials},
+        "sampler": sampler,
     }
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(study))
