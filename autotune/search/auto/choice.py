@@ -212,7 +212,7 @@ class Chooser:
         for known in (ran, self.pending):
             near = distances(features, known.features, self.scales) < NEAR
             for row, column in np.argwhere(near):
-                same[row] |= _alike(predictions[row], known.predictions[column])
+                same[row] = same[row] or _alike(predictions[row], known.predictions[column])
         return same
 
     def _twins(self, features: Floats, predictions: Sequence[Prediction | None]) -> Floats:
@@ -249,9 +249,8 @@ def _subset(measured: Measured, maximise: bool) -> Measured:
 
 def _memory_doubt(measured: Measured) -> MemoryDoubt:
     doubt = MemoryDoubt.before()
-    for o, p in measured.pairs():
-        if p is not None and p.margins is not None and (o.ran or o.of_memory):
-            doubt.learn(p.margins, held=o.ran)
+    told = [(p.margins, o.ran) for o, p in measured.pairs() if p is not None and p.margins and (o.ran or o.of_memory)]
+    doubt.learn([margins for margins, _ in told], [held for _, held in told])
     return doubt
 
 

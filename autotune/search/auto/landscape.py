@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.records.spec import Args
 from autotune.search.auto.candidates import Candidates, Option, unique
 from autotune.search.auto.figures import excess_score
 from autotune.search.auto.history import Observation
@@ -47,9 +48,13 @@ class Landscape:
         """Return what the prior says of a candidate."""
         if self.prior is None:
             return None
-        key = option.key
+        return self._told_of(self.prior, option.args)
+
+    def _told_of(self, prior: Prior, args: Args) -> Prediction | None:
+        """A candidate that is launched has been asked about before: it is simulated once a version."""
+        key = repr(sorted(args.items()))  # True is not 1, and a list is not hashable
         if key not in self._told:
-            self._told[key] = self.prior.predict(option.args)
+            self._told[key] = prior.predict(args)
         return self._told[key]
 
     def refreshed(self) -> Landscape:
@@ -74,7 +79,7 @@ class Landscape:
         if self.prior is None:
             return None
         if observation.number not in self._told:
-            self._told[observation.number] = self.prior.predict(observation.args)
+            self._told[observation.number] = self._told_of(self.prior, observation.args)
         return self._told[observation.number]
 
     # --- climbing -----------------------------------------------------------------------------------------------------

@@ -41,22 +41,31 @@ class MemoryDoubt:
         ]
         return cls(parts[0][:, None] + parts[1][None, :])
 
-    def learn(self, margins: tuple[float, float], *, held: bool) -> None:
-        """Take note of a launch that held, or ran out of memory."""
-        holds = np.outer(*self._each(margins))
-        self.log_weights = self.log_weights + np.log(np.clip(holds if held else 1 - holds, LEAST, 1))
+    def learn(self, margins: Sequence[tuple[float, float]], held: Sequence[bool]) -> None:
+        """Take note of launches, each of which held or ran out of memory."""
+        if not margins:
+            return
+        cache, outside = self._each(margins)
+        holds = cache[:, :, None] * outside[:, None, :]
+        seen = np.where(np.array(held)[:, None, None], holds, 1 - holds)
+        self.log_weights = self.log_weights + np.log(np.clip(seen, LEAST, 1)).sum(0)
 
     def holds(self, margins: Sequence[tuple[float, float]]) -> Floats:
         """Return the probability that each will hold."""
         weights = np.exp(self.log_weights - self.log_weights.max())
         weights /= weights.sum()
-        told = {each: self._each(each) for each in dict.fromkeys(margins)}
-        return np.array([told[each][0] @ weights @ told[each][1] for each in margins])
+        cache, outside = self._each(margins)
+        found: Floats = ((cache @ weights) * outside).sum(1)
+        return found
 
     @staticmethod
-    def _each(margins: tuple[float, float]) -> tuple[Floats, Floats]:
-        cache, outside = margins
-        return normal_cdf((cache - CACHE_ERRORS) / CACHE_BLUR), normal_cdf((outside - OUTSIDE_ERRORS) / OUTSIDE_BLUR)
+    def _each(margins: Sequence[tuple[float, float]]) -> tuple[Floats, Floats]:
+        """The chance that each margin is enough, a row a launch and a column an error."""
+        different, which = np.unique(np.array(margins).reshape(-1, 2), axis=0, return_inverse=True)
+        cache, outside = different.T[:, :, None]
+        cache_holds = normal_cdf((cache - CACHE_ERRORS) / CACHE_BLUR)
+        outside_holds = normal_cdf((outside - OUTSIDE_ERRORS) / OUTSIDE_BLUR)
+        return cache_holds[which.ravel()], outside_holds[which.ravel()]
 
 
 def survives(places: Floats, tried: Floats, crashed: Floats) -> Floats:

@@ -61,6 +61,7 @@ class AutoSampler(BaseSampler):
         self._landscape: Landscape | None = None
         self._loads_s: list[float] = []
         self._rows: dict[int, Floats] = {}
+        self._keys: dict[int, object] = {}
         self._several: BaseSampler | None = None
         self._last: Pick | None = None
 
@@ -170,6 +171,11 @@ class AutoSampler(BaseSampler):
             self._rows[observation.number] = row
         return self._rows[observation.number]
 
+    def _key(self, finished: Observation) -> object:
+        if finished.number not in self._keys:
+            self._keys[finished.number] = key_of(finished.params)
+        return self._keys[finished.number]
+
     def _options(
         self,
         landscape: Landscape,
@@ -186,7 +192,7 @@ class AutoSampler(BaseSampler):
         if fixed:
             several = (self._candidates.legal({**option.params, **fixed}, rng) for option in options)
             options = [option for option in several if option is not None] or options
-        tried = {key_of(o.params) for o in known} | {key_of(params) for params in running}
+        tried = {self._key(o) for o in known} | {key_of(params) for params in running}
         fresh = [option for option in unique(options) if option.key not in tried]
         return fresh or self._candidates.drawn(rng, 50) or options
 

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from autotune.search.auto.candidates import Candidates
 from autotune.search.auto.encoding import axis_of, encoding_of
 from autotune.search.auto.figures import excess_score, told_excess
+from autotune.search.auto.history import Observation
+from autotune.search.auto.landscape import Landscape
 from autotune.search.auto.launchable import MemoryDoubt, survives, untried_or_held
+from autotune.search.auto.prior import Prediction
 from autotune.search.auto.settled import IN_A_ROW, LEAST_LAUNCHES, WORTH_RATIO, Expectation, why_settled
 from tests.search.auto.problems import build
 
@@ -58,11 +61,11 @@ def test_a_launch_out_of_memory_warns_of_less_room_and_one_that_held_acquits_mor
     doubt = MemoryDoubt.before()
     before = doubt.holds([(0.0, 0.1), (0.05, 0.1), (0.2, 0.1)])
     assert list(before) == sorted(before)
-    doubt.learn((0.05, 0.1), held=False)
+    doubt.learn([(0.05, 0.1)], [False])
     crashed = doubt.holds([(0.04, 0.1), (0.2, 0.1)])
     assert crashed[0] < 0.2
     assert crashed[1] > 0.8
-    doubt.learn((0.07, 0.1), held=True)
+    doubt.learn([(0.07, 0.1)], [True])
     assert doubt.holds([(0.08, 0.1)])[0] > 0.8
 
 
@@ -95,3 +98,31 @@ def test_a_search_is_settled_when_several_launches_in_a_row_were_expected_to_bri
     assert why_settled(_gains(0.1, *little), launched=LEAST_LAUNCHES - 1) is None
     assert why_settled(_gains(*little[1:]), launched=LEAST_LAUNCHES) is None
     assert why_settled(_gains(*little[1:], 0.1), launched=LEAST_LAUNCHES) is None
+
+
+class Counting:
+    """A prior that counts what it is asked."""
+
+    version, asked = 0, 0
+
+    def predict(self, _: Any) -> Prediction | None:
+        self.asked += 1
+        return Prediction(objective=float(self.asked))
+
+    def learn(self, _: Any) -> None:
+        """Nothing."""
+
+
+def test_a_candidate_is_simulated_once_a_version_of_the_prior_launched_or_not() -> None:
+    prior, where = Counting(), build()
+    candidates = Candidates(where, encoding_of(where.distributions()))
+    landscape = Landscape(candidates, prior, 1, maximise=True).refreshed()
+    option, asked = landscape.pool[0], prior.asked
+    launched = Observation(
+        number=7, params=option.params, args=dict(reversed(list(option.args.items()))), value=1.0, ran=True
+    )
+    assert landscape.predicted(launched) == landscape.predict(option)
+    assert prior.asked == asked
+    prior.version = 1
+    landscape.refreshed().predicted(launched)
+    assert prior.asked > asked
