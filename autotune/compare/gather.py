@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
-from autotune.compare.deciding import ASSUMED_LAUNCH_SD, difference, figure_over, launches_of
+from autotune.compare.deciding import ASSUMED_LAUNCH_SD, difference
 from autotune.compare.reading import Entrant, by_workload, entrants_of, workload_shapes
 from autotune.compare.record import Comparison, Configuration, Contender, Difference
 from autotune.compare.unlike import ACROSS_WORKLOADS, ALLOWABLE, Read, gpus_of, machine_of, unlike
@@ -16,6 +16,7 @@ from autotune.errors import InputError
 from autotune.records.spec import Choice, Domain, IntRange
 from autotune.records.trial import TrialRecord
 from autotune.space.space import PARALLELISM
+from autotune.trial.launches import figure_over, launches_of
 
 SHOWN = (
     "output_tok_per_s_per_gpu",
@@ -158,15 +159,20 @@ def _contender(entrant: Entrant, metrics: Sequence[str], shape: str) -> Contende
 
 
 def _configuration(run: Read, trial: TrialRecord, metrics: Sequence[str]) -> Configuration:
-    launches = launches_of(run, trial) or [trial]
-    found = {metric: figure_over(launches, metric, run) for metric in metrics}
+    launches = launches_of(run.trials, trial)
+    objective, price = run.spec.objective, run.spec.price
+    found = {
+        metric: figure_over(launches or [trial], metric, price=price, confidence=objective.confidence)
+        for metric in metrics
+    }
+    kinds = {launch.startup_kind for launch in launches or [trial]}
     return Configuration(
         trial=trial.number,
         args=trial.args,
         outcome=trial.outcome.value,
         figures={metric: figure for metric, figure in found.items() if figure is not None},
-        startup_kind=launches[0].startup_kind if len({t.startup_kind for t in launches}) == 1 else None,
-        launches=len(launches_of(run, trial)),
+        startup_kind=kinds.pop() if len(kinds) == 1 else None,
+        launches=len(launches),
     )
 
 

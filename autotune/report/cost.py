@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from autotune import cost
 from autotune.records.spec import PriceSpec
-from autotune.records.trial import TrialRecord
+from autotune.records.trial import Estimate, TrialRecord
 from autotune.report.view import RunView
 from autotune.report.words import figure, with_interval
 from autotune.trial.figures import figure_of, operating_limits_of
+from autotune.trial.launches import figure_over, launches_of
 
 _TOKEN, _ANSWER, _ENERGY = (
     "usd_per_million_output_tok",
@@ -30,7 +31,7 @@ def cost_lines(view: RunView) -> list[str]:
 
 
 def _serving(view: RunView, chosen: TrialRecord, price: PriceSpec) -> Iterator[str]:
-    by_token, by_answer, energy = (figure_of(chosen, name, price) for name in (_TOKEN, _ANSWER, _ENERGY))
+    by_token, by_answer, energy = (_figure(view, chosen, name) for name in (_TOKEN, _ANSWER, _ENERGY))
     if by_token is None:
         return
     text = f"Costs ${with_interval(by_token)} per million output tokens"
@@ -39,9 +40,14 @@ def _serving(view: RunView, chosen: TrialRecord, price: PriceSpec) -> Iterator[s
     if energy is not None:
         text += f", {with_interval(energy)} Wh per million output tokens"
     yield f"{text}, {_at(chosen, price)}"
-    before = None if view.reference is None or view.reference is chosen else figure_of(view.reference, _TOKEN, price)
+    before = None if view.reference is None or view.reference is chosen else _figure(view, view.reference, _TOKEN)
     if before is not None:
         yield f"The reference costs ${with_interval(before)} per million output tokens"
+
+
+def _figure(view: RunView, trial: TrialRecord, metric: str) -> Estimate | None:
+    launches = launches_of(view.trials, trial) or [trial]
+    return figure_over(launches, metric, price=view.spec.price, confidence=view.spec.objective.confidence)
 
 
 def _at(trial: TrialRecord, price: PriceSpec) -> str:

@@ -51,7 +51,7 @@ def summarise(
         prepare_s=sum(record.waited_s for record in records),
         warnings=(*_warnings(best, reference, decided), *_missing(spec, finals, decided)),
         versions=records[-1].versions if records else {},
-        cost=study_cost(records, best, reference, spec.price),
+        cost=study_cost(records, best, reference, spec),
         finals=None if decided is None else finals_summary(spec, records, decided),
         engines=engine_results(spec, searched, decided),
     )

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.cost import charged_per_million_output_tok, cost_values
+from autotune.records.finals import FinalRun, FinalStage
 from autotune.records.metrics import ENERGY
 from autotune.records.spec import PriceSpec, TokenPrice
 from autotune.records.trial import Capacity, Estimate, Measurement
 from autotune.search.costs import occupied_s, study_cost
 from autotune.trial.figures import figure_of, operating_limits_of
-from tests.builders import objective, trial
+from tests.builders import objective, study_spec, trial
 
 PER_TOKEN = "usd_per_million_output_tok"
 BY_GPU = PriceSpec(usd_per_gpu_hour=3.6)
@@ -117,12 +118,12 @@ def test_limits_come_from_a_capacity_in_requests_a_second() -> None:
 def test_a_study_costs_what_its_launches_occupied() -> None:
     first = replace(trial(0, value=1.0), wall_s=1800, gpus=4, measurements=(level(1000),), startup_s=100)
     better = replace(trial(1, value=2.0), wall_s=1800, gpus=4, measurements=(level(2000),), startup_s=100)
-    spent = study_cost([first, better], better, first, PriceSpec(usd_per_gpu_hour=2))
+    spent = study_cost([first, better], better, first, study_spec(price=PriceSpec(usd_per_gpu_hour=2)))
     assert spent is not None
     assert (spent.hours, spent.usd) == (4, 8)
     by_token = [4 * 2 / 3600 / tok_per_s * 1e6 for tok_per_s in (1000, 2000)]
     assert spent.payback_tok == pytest.approx(8 / (by_token[0] - by_token[1]) * 1e6)
-    by_machine = study_cost([first, better], better, first, PriceSpec(usd_per_hour=2))
+    by_machine = study_cost([first, better], better, first, study_spec(price=PriceSpec(usd_per_hour=2)))
     assert by_machine is not None
     assert (by_machine.hours, by_machine.usd) == (1, 2)
 
@@ -130,10 +131,25 @@ def test_a_study_costs_what_its_launches_occupied() -> None:
 def test_a_gain_inside_the_intervals_pays_nothing_back() -> None:
     first = replace(trial(0, value=1.0), measurements=(level(1000),), gpus=1)
     alike = replace(trial(1, value=1.0), measurements=(level(1100),), gpus=1)
-    spent = study_cost([first, alike], alike, first, BY_GPU)
+    spent = study_cost([first, alike], alike, first, study_spec(price=BY_GPU))
     assert spent is not None
     assert spent.payback_tok is None
-    assert study_cost([first], first, first, None) is study_cost([first], first, first, BY_TOKEN) is None
+    for price in (None, BY_TOKEN):
+        assert study_cost([first], first, first, study_spec(price=price)) is None
+
+
+def test_what_the_finals_measured_decides_what_is_paid_back() -> None:
+    first = replace(trial(0, value=1.0), measurements=(level(1000),), gpus=1)
+    lucky = replace(trial(1, value=9.0), measurements=(level(9000),), gpus=1)
+    final = FinalRun(of=1, stage=FinalStage.ROUND, round=1, after=1)
+    again = [
+        replace(lucky, number=2 + i, final=final, measurements=(level(rate),)) for i, rate in enumerate((990, 1010))
+    ]
+    spec = study_spec(price=BY_GPU)
+    for records, paid in (([first, lucky], True), ([first, lucky, *again], False)):
+        spent = study_cost(records, lucky, first, spec)
+        assert spent is not None
+        assert (spent.payback_tok is not None) is paid
 
 
 def test_a_simulated_launch_occupies_its_own_clock() -> None:
