@@ -25,6 +25,7 @@ from autotune.records.summary import EngineResult, FinalsSummary, Gain, StudySum
 from autotune.records.trial import Estimate, Role, Ruling, SloRuling, TrialRecord
 from autotune.records.variants import Checkpoint
 from autotune.trial.figures import figure_of, operating_limits_of
+from autotune.trial.launches import figure_over, launches_of
 from autotune.trial.store import RunDirectory
 
 ReferenceKind = Literal["incumbent", "defaults", "nearest"]
@@ -169,7 +170,7 @@ def best_file(
         fingerprint=best.fingerprint,
         versions=best.versions,
         warnings=tuple(dict.fromkeys([*summary.warnings, *best.warnings])),
-        cost=_cost(spec, best),
+        cost=_cost(run, spec, best),
         suggested_limits=_limits(spec, best),
         finals=summary.finals,
         checkpoint=best.checkpoint,
@@ -184,10 +185,13 @@ def best_schema() -> dict[str, Any]:
     return TypeAdapter(BestFile).json_schema(mode="serialization")
 
 
-def _cost(spec: StudySpec, best: TrialRecord) -> BestCost | None:
+def _cost(run: RunDirectory, spec: StudySpec, best: TrialRecord) -> BestCost | None:
     if spec.price is None:
         return None
-    by_token, by_answer = (figure_of(best, name, spec.price) for name in PRICED)
+    launches = launches_of(run.trials(), best) or [best]
+    by_token, by_answer = (
+        figure_over(launches, name, price=spec.price, confidence=spec.objective.confidence) for name in PRICED
+    )
     return BestCost(price=spec.price, usd_per_million_output_tok=by_token, usd_per_useful_response=by_answer)
 
 
