@@ -63,7 +63,7 @@ def _optimism(view: RunView, found: FinalsSummary) -> Iterator[str]:
     if gain is not None:
         span = interval(gain.low, gain.high)
         yield f"Gain by these launches alone, {1 - found.error_rate:.0%} sure: {span}{TIMES}; {by_itself}, optimistic"
-    else:
+    elif found.search_best != found.reference:  # which has no gain over itself
         yield f"For comparison: {by_itself}, which is optimistic"
 
 
@@ -77,6 +77,8 @@ def _soak(found: FinalsSummary) -> Iterator[str]:
 
 
 def _drift(soak: Soak) -> str:
+    if not soak.trends:
+        return "drift can't be told of this load"
     moved = [f"{plain(name)} {trend.change_ratio:+.1%}" for name, trend in soak.trends.items() if trend.sure]
     return f"begin to end: {', '.join(moved)}" if moved else "no drift beyond its scatter"
 

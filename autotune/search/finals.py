@@ -301,7 +301,7 @@ class _Heat:
             rounds=tuple(self.rounds),
             look=self._look(),
             out=dict(self.out),
-            behind=tuple(sorted(self.behind)),
+            behind=tuple(sorted(n for n, leader in self.behind.items() if leader not in self.out)),
         )
         return replace(standing, **known)  # type: ignore[arg-type]
 

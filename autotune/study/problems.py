@@ -34,6 +34,7 @@ _SEVERAL_FORMS: dict[KeyPath, str] = {
     ("incumbent",): "a path, a command line or a mapping",
     ("engine", "command"): "text or a list",
     ("objective", "load", "capacity"): "rps, concurrency or a mapping",
+    ("finals", "rounds"): "auto or a whole number from 1 to 50",
 }
 _BOUNDS = {
     "greater_than": ("gt", "must be above"),
@@ -108,14 +109,15 @@ def _in_words(data: dict[str, Any], errors: list[ErrorDetails], unusable: tuple[
     for path, group in by_path.items():
         if any(path[: len(bad)] == bad for bad in unusable):
             continue
-        if all(error["type"] in _WANTED for error in group):
+        each_form_refused = len(group) > 1 and path in _SEVERAL_FORMS
+        if each_form_refused or all(error["type"] in _WANTED for error in group):
             yield _wrong_type(path, group)
         else:
             yield from (problem for error in group for problem in _one(path, error))
 
 
 def _wrong_type(path: KeyPath, group: list[ErrorDetails]) -> Problem:
-    wanted = " or ".join(dict.fromkeys(_WANTED[error["type"]] for error in group))
+    wanted = " or ".join(dict.fromkeys(_WANTED.get(error["type"], "") for error in group))
     hint = "put it in quotes" if wanted == "text" and isinstance(group[0]["input"], int | float) else ""
     wanted = _SEVERAL_FORMS.get(path, wanted)
     return Problem(path=path, message=f"expected {wanted}, got {_shown(group[0]['input'])}", hint=hint)

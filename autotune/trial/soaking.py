@@ -50,7 +50,7 @@ def soak_of(
     record: TrialRecord, spec: StudySpec, level: LevelRecord, gpus: int, moved: tuple[Shifted, ...] = ()
 ) -> Soak:
     """Return what a long level showed; `record` is the trial as judged on it, `moved` what followed in its launch."""
-    trends = dict(_trends(level))
+    trends = dict(_trends(level)) if _steady(spec) else {}
     return Soak(
         duration_s=level.window_s[1] - level.window_s[0],
         load=_load_text(level),
@@ -76,7 +76,8 @@ def _shifted(name: str, spec: StudySpec, server: Server, gpus: int, on_phase: On
         return Shifted(name=name, why=str(error).splitlines()[0])
     if loaded.failure is not None or not loaded.levels:
         return Shifted(name=name, why=loaded.failure.cause if loaded.failure else "nothing was measured")
-    found = [measured(level, spec.objective, gpus, None, spec.price, usual=False) for level in loaded.levels]
+    startup_s = server.startup_s or None
+    found = [measured(level, spec.objective, gpus, startup_s, spec.price, usual=False) for level in loaded.levels]
     verdict = slo.judge(spec.objective, list(zip(loaded.levels, found, strict=True)))
     figure = pooled(spec.objective.metric, found)
     return Shifted(
@@ -88,19 +89,25 @@ def _shifted(name: str, spec: StudySpec, server: Server, gpus: int, on_phase: On
 
 
 def _failed(record: TrialRecord, spec: StudySpec, level: LevelRecord, gpus: int) -> str | None:
-    """Why the soak counts against the configuration: an SLO missed in all of it, or in either half by itself."""
+    """Why the soak counts against the configuration: an SLO missed in all of it, or of a steady load in either half by
+    itself."""
     if level.stopped is not None and level.stopped.startswith(OVERLOAD):
         return level.stopped
     begin, end = level.window_s
-    middle = (begin + end) / 2
+    halves = _halves(begin, (begin + end) / 2, end) if _steady(spec) else ()
     for name, verdict in (
         ("", record.verdict),
-        *((text, _half(record, spec, level, window, gpus)) for text, window in _halves(begin, middle, end)),
+        *((text, _half(record, spec, level, window, gpus)) for text, window in halves),
     ):
         for ruling in verdict.slos if verdict else ():
             if ruling.ruling is Ruling.FAIL:
                 return f"{ruling.metric} was missed{name}"
     return None
+
+
+def _steady(spec: StudySpec) -> bool:
+    """Whether one part of a level is like another; a ramp's halves and slices differ by the load's own doing."""
+    return spec.objective.load.ramp is None
 
 
 def _halves(begin: float, middle: float, end: float) -> Sequence[tuple[str, tuple[float, float]]]:

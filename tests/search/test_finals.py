@@ -186,6 +186,18 @@ def test_the_winner_is_soaked_and_one_that_fails_gives_way_to_the_next() -> None
     assert "soak" in standing.out[2]
 
 
+def test_who_was_behind_one_that_failed_its_soak_is_behind_nobody() -> None:
+    gives: Gives = lambda run: (  # noqa: E731
+        ("ttft_ms.p90 was missed" if run.of == 2 else "")
+        if run.stage is FinalStage.SOAK
+        else by_trial(100, 110, 150)(run)
+    )
+    _, standing = played(spec(soak_s=300.0), searched(148, 150), gives)
+    assert 2 in standing.out
+    assert standing.behind == ()
+    assert set(standing.behind).isdisjoint({standing.winner, *standing.ties})
+
+
 def test_without_time_nothing_more_is_launched_and_nothing_is_confirmed() -> None:
     asked, records = spec(soak_s=300.0), searched(150)
     late = finals_of(asked, records, late=True)

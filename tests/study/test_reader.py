@@ -212,6 +212,16 @@ name: again
         ("name: test", "name: test\nhardware: {when_busy: queue}", '2: hardware.when_busy: "queue" is not known here'),
         ("concurrency: 8", "poisson_rps: -1", "17: objective.load.poisson_rps: must be above 0, got -1"),
         ("trials: 5", "trials: 0", "18: budget.trials: must be at least 1, got 0"),
+        (
+            "trials: 5",
+            "trials: 5}\nfinals: {rounds: 0",
+            "19: finals.rounds: expected auto or a whole number from 1 to 50, g",
+        ),
+        (
+            "trials: 5",
+            "trials: 5}\nfinals: {rounds: many",
+            "19: finals.rounds: expected auto or a whole number from 1 to",
+        ),
         ("trials: 5", "hours: .inf", "18: budget.hours: .inf is not a finite number"),
         ("trials: 5", "trials: " + "9" * 30, "18: budget.trials: " + "9" * 30 + " is not a number that fits"),
         ("  kind: vllm", "  kind: vllm\n  simulate: {}", "5: engine.simulate: has no effect with kind vllm"),

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from autotune.records.spec import (
+    Bound,
     CapacitySpec,
     FixedLength,
     LoadSpec,
     LogNormalLength,
     PrefixSpec,
     RampArrivals,
+    Slo,
     TraceArrivals,
     UniformLength,
     WorkloadSpec,
@@ -106,6 +108,17 @@ def test_an_engine_that_could_not_keep_up_fails_its_soak() -> None:
     assert soak.failed.startswith(OVERLOAD)
 
 
+def test_a_ramp_is_not_judged_by_its_second_half_and_does_not_drift() -> None:
+    rising = replace(SPEC.objective.load, concurrency=None, ramp=RampArrivals(from_rps=1, to_rps=3))
+    ramp = replace(SPEC, objective=replace(SPEC.objective, load=rising))
+    found = level(lambda at_s: 100 + at_s / 3 if at_s < 255 else 600.0)  # unsettled over all of it, missed in one half
+    assert soaked(found).failed is not None
+    assert soaked(found).notes
+    record: TrialRecord = judged(trial(0), ramp.objective, [found], 1)
+    soak = soak_of(record, ramp, found, 1)
+    assert (soak.failed, soak.notes, dict(soak.trends)) == (None, (), {})
+
+
 def test_memory_that_grows_is_noted() -> None:
     times = [float(second) for second in range(0, 300, 5)]
     gpus = tuple(GpuSample(at_s=t, gpu="0", memory_used_bytes=round(1e9 * (1 + t / 600))) for t in times)
@@ -174,6 +187,16 @@ def test_a_shift_is_measured_on_the_server_that_was_soaked() -> None:
     assert [each.name for each in found] == [name for name, _ in shifts_of(objective(), objective().load)]
     assert {each.ruling for each in found} <= {"pass", "unsure"}
     assert all(each.objective is not None for each in found)
+
+
+def test_a_shift_knows_how_long_its_server_took_to_start() -> None:
+    from autotune.trial.soaking import shifted
+
+    limit = Slo(metric="startup_s", bound=Bound.MAX, limit=1.0)  # the server took 1.5 s
+    spec = replace(SPEC, objective=replace(SPEC.objective, slos=(limit,)))
+    found = list(shifted(spec, ScriptedServer(50.0), 1, lambda _: None))
+    assert {each.ruling for each in found} == {"fail"}
+    assert {each.missed for each in found} == {("startup_s",)}
 
 
 def test_a_shift_that_the_engine_can_not_hold_says_so() -> None:
